@@ -1,11 +1,15 @@
 """Contexts for tests of the operations."""
 
 from ops.block import ModelOps, model_ops
+from ops.context import LayerContext
+from ops.data_parallel.step import RankParameters, step_ops
 from ops.layout import Layout
+from ops.op import Ops
 from ops.recompute import Recompute
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
 from spec.model import ModelSpec
+from tests.solver.questions import small_model
 
 MEGATRON = framework_preset("megatron")
 
@@ -20,6 +24,13 @@ def job(*, seq_len: int = 2048, world_size: int = 8, preset: FrameworkPreset = M
         precision=precision_of(preset),
         **changes,
     )
+
+
+def step_on(asked: JobSpec, layout: Layout, dense: int, *, expert: int = 0, mirrored: bool = False) -> Ops:
+    """The operations of the step of a rank with so many elements in every row of the layout."""
+    none = layout.constant(0)
+    on_rank = RankParameters(dense=none + dense, weight=none, expert=none + expert)
+    return step_ops(LayerContext(model=small_model(), job=asked, layout=layout), on_rank, none, mirrored=mirrored)
 
 
 def written(

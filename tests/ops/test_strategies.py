@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 
 from ops.block import ModelOps
-from ops.context import LayerContext
 from ops.layout import Layout, group_of
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Phase
 from ops.roles import Role
 from ops.strategies import STRATEGIES
-from solver.estimate import Estimate, estimate_memory
+from solver.estimate import Estimate, estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
-from solver.times.step_end import operations
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.readers.read_config import read_config
@@ -176,9 +174,7 @@ def laid_out(one: Plan, asked_of: Problem) -> Estimate:
 
 def step_of(table: Estimate, asked_of: Problem) -> tuple[Op, ...]:
     """The operations of the optimizer step."""
-    sharding, layout = table.plans.sharding, table.plans.layout
-    context = LayerContext(sharding=sharding, model=asked_of.model, job=asked_of.job, layout=layout)
-    return operations(context, table.bytes.on_rank, np.zeros(len(layout), bool))
+    return step_operations(asked_of.model, asked_of.job, table)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,11 @@ from ops.op import HostTransfer, HostUpdate, Lane, Pass, Phase
 from ops.recompute import Recompute
 from ops.roles import Role
 from profdb.host_copies import LINK_SHARE
-from solver.estimate import Estimate, estimate_memory, stage_times, step_time
+from solver.estimate import Estimate, estimate_memory, stage_times, step_operations, step_time
 from solver.memory.terms import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from solver.problem.requested_plan import broken_rules
-from solver.times.step_end import operations
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import framework_preset
 from spec.model import ModelSpec
@@ -70,10 +69,7 @@ def owned(table: Estimate) -> int:
 
 def transfers(case: tuple[Problem, Plan]) -> dict[str, float]:
     """Bytes of every transfer of the step, all launches."""
-    table = laid_out(case)
-    sharding = table.plans.sharding
-    context = LayerContext(sharding=sharding, model=case[0].model, job=case[0].job, layout=table.plans.layout)
-    ops = operations(context, table.bytes.on_rank, np.zeros(1, bool))
+    ops = step_operations(case[0].model, case[0].job, laid_out(case))
     return {op.name: float((op.size_bytes * op.repeat)[0]) for op in ops if isinstance(op, HostTransfer)}
 
 
@@ -156,9 +152,7 @@ def test_the_devices_part_of_the_update_runs_beside_the_hosts() -> None:
     case = asked("megatron", optimizer=0.5)
     step = stage_times(case[0].model, case[0].job, laid_out(case), case[0].op_timer).step
     table = laid_out(case)
-    sharding = table.plans.sharding
-    context = LayerContext(sharding=sharding, model=case[0].model, job=case[0].job, layout=table.plans.layout)
-    ops = operations(context, table.bytes.on_rank, np.zeros(1, bool))
+    ops = step_operations(case[0].model, case[0].job, table)
     host = next(op for op in ops if isinstance(op, HostUpdate))
     assert case[0].op_timer.time(host, table.plans.layout).seconds[0] > 0.0
     kernels_s = sum(

@@ -11,7 +11,6 @@ from ops.data_parallel.step import (
     broadcast_by_owners,
     optimizer_passes,
     shards,
-    step_ops,
     update_passes,
 )
 from ops.layout import Layout, ranks_and_stride
@@ -25,7 +24,7 @@ from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.job import JobSpec, Precision, precision_of
 from spec.readers.read_config import read_config
-from tests.ops.layouts import job, written
+from tests.ops.layouts import job, step_on, written
 from tests.solver.questions import ROOT, model_flops, small_model
 
 
@@ -36,12 +35,9 @@ def test_optimizer_shards_lie_tp_ranks_apart() -> None:
 
 
 def test_hybrid_sharding_sums_a_shard_over_the_replicas() -> None:
-    layout = Layout.of(8, zero_size=2, zero_stage=1)
-    held = RankParameters(dense=ints(1000), weight=ints(0), expert=ints(0))
-    context = LayerContext(model=small_model(), job=job(world_size=8), layout=layout)
     sizes = {
         op.axis: int(op.size_bytes[0])
-        for op in step_ops(context, held, ints(0))
+        for op in step_on(job(), Layout.of(8, zero_size=2, zero_stage=1), 1000)
         if isinstance(op, Comm) and "gradient" in op.name and op.size_bytes[0]
     }
     # fp32 gradients: 4000 bytes over 2 shards, then half of them over 4 replicas.
@@ -51,9 +47,7 @@ def test_hybrid_sharding_sums_a_shard_over_the_replicas() -> None:
 def test_two_stages_with_the_same_parameters_sum_their_shards() -> None:
     """DualPipe: fp32 gradients of 1000 elements over 2 shards, each summed with the other stage's."""
     layout = Layout.of(8, pp=4, zero_size=2, zero_stage=1)
-    held = RankParameters(dense=ints(1000), weight=ints(0), expert=ints(0))
-    context = LayerContext(model=small_model(), job=job(world_size=8), layout=layout)
-    mirrored, alone = (step_ops(context, held, ints(0), mirrored=both) for both in (True, False))
+    mirrored, alone = (step_on(job(), layout, 1000, mirrored=both) for both in (True, False))
     (more,) = [op for op in mirrored if op.name not in {one.name for one in alone}]
     assert isinstance(more, Comm)
     assert (more.axis, int(more.size_bytes[0])) == (Axis.EMBEDDING, 2000)
@@ -97,13 +91,8 @@ def test_parameters_return_after_the_update_unless_forwards_gather_them(preset: 
     """ZeRO 1 and 2 return them once a step (arXiv 1910.02054 sec. 5); FSDP that keeps parameters whole
     between the passes (stage 2) gathers them in each forward instead."""
     layout = Layout.of(8, zero_size=8, zero_stage=np.array([0, 1, 2, 3]))
-    held = RankParameters(dense=ints([800] * 4), weight=ints([0] * 4), expert=ints([0] * 4))
-    context = LayerContext(model=small_model(), job=job(world_size=8, preset=framework_preset(preset)), layout=layout)
-    (back,) = [
-        op
-        for op in step_ops(context, held, ints([0] * 4))
-        if isinstance(op, Comm) and op.name == "step.dense_parameters"
-    ]
+    ops = step_on(job(preset=framework_preset(preset)), layout, 800)
+    (back,) = [op for op in ops if isinstance(op, Comm) and op.name == "step.dense_parameters"]
     assert (back.size_bytes > 0).tolist() == returned
     assert back.size_bytes[1] == 2 * 800
 
@@ -111,13 +100,13 @@ def test_parameters_return_after_the_update_unless_forwards_gather_them(preset: 
 def test_experts_shard_over_their_own_data_parallel_ranks() -> None:
     """ep 4 of 8 leaves two copies of an expert: of eight shards of dense parameters two of experts'; isp's
     weights, cut by wp 2, leave four of eight."""
-    layout = Layout.of(8, ep=4, zero_size=8, zero_stage=1)
-    context = LayerContext(model=small_model(), job=job(world_size=8), layout=layout)
-    assert [shards(context, owner).tolist() for owner in (Owner.DENSE, Owner.EXPERT)] == [[8], [2]]
-    weights = LayerContext(
-        model=small_model(), job=job(world_size=8), layout=Layout.of(8, wp=2, zero_size=8, zero_stage=1)
-    )
-    assert shards(weights, Owner.WEIGHT).tolist() == [4]
+
+    def shards_of(owner: Owner, **degrees: int) -> list[int]:
+        layout = Layout.of(8, zero_size=8, zero_stage=1, **degrees)
+        return shards(LayerContext(model=small_model(), job=job(), layout=layout), owner).tolist()
+
+    assert [shards_of(owner, ep=4) for owner in (Owner.DENSE, Owner.EXPERT)] == [[8], [2]]
+    assert shards_of(Owner.WEIGHT, wp=2) == [4]
 
 
 def test_below_stage_2_a_layer_reduces_nothing() -> None:
@@ -140,12 +129,10 @@ def test_what_narrow_products_read_is_counted_beside_all() -> None:
 
 def test_without_shards_gradients_are_summed_whole_and_nothing_returns() -> None:
     """Eight copies: one all-reduce of fp32 gradients."""
-    held = RankParameters(dense=ints([1000] * 2), weight=ints([0] * 2), expert=ints([0] * 2))
     layout = Layout.of(8, zero_size=np.array([1, 8]), zero_stage=np.array([0, 1]))
-    context = LayerContext(model=small_model(), job=job(world_size=8), layout=layout)
     sizes = {
         (op.name, op.collective): op.size_bytes.tolist()
-        for op in step_ops(context, held, ints([0] * 2))
+        for op in step_on(job(), layout, 1000)
         if isinstance(op, Comm) and "dense" in op.name and "replicas" not in op.name
     }
     assert sizes == {
@@ -213,9 +200,7 @@ def test_without_a_master_copy_nothing_is_cast() -> None:
 
 
 def test_gradients_come_first_and_parameters_last() -> None:
-    held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
-    context = LayerContext(model=small_model(), job=job(), layout=Layout.of(8))
-    names = [op.name for op in step_ops(context, held, ints(0)) if isinstance(op, MemoryBound | Update)]
+    names = [op.name for op in step_on(job(), Layout.of(8), ELEMENTS) if isinstance(op, MemoryBound | Update)]
     assert names.index("step.clip_gradients") < names.index("step.update") < names.index("step.model_parameters")
 
 
@@ -228,12 +213,10 @@ def test_stages_2_and_3_reduce_in_pieces_and_divide_and_check_nothing_at_the_end
 
 def test_sharded_gradients_are_zeroed_as_shards() -> None:
     """4 bytes an element of the whole buffer at stage 1, of an eighth of it at stages 2 and 3."""
-    held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
     zeroed = []
     for stage in (1, 2, 3):
-        layout = Layout.of(8, zero_size=8, zero_stage=stage)
         asked = with_precision("megatron-fsdp", "fp32", "bf16")
-        ops = step_ops(LayerContext(model=small_model(), job=asked, layout=layout), held, ints(0))
+        ops = step_on(asked, Layout.of(8, zero_size=8, zero_stage=stage), ELEMENTS)
         fills = [op for op in ops if isinstance(op, MemoryBound) and op.name == "step.zero_gradients"]
         zeroed.append(sum(float(bytes_moved(op)[0]) for op in fills))
     assert zeroed == [4.0 * ELEMENTS, 0.5 * ELEMENTS, 0.5 * ELEMENTS]
@@ -258,8 +241,7 @@ def test_an_update_in_elementwise_operations_moves_its_tensors_again_and_again()
         passes = update_passes(context, ints(ELEMENTS)) if apart else ()
         moved = sum(float(bytes_moved(op)[0]) for op in passes if isinstance(op, MemoryBound))
         assert moved == further * width * ELEMENTS
-        held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
-        names = [op.name for op in step_ops(context, held, ints(0))]
+        names = [op.name for op in step_on(context.job, Layout.of(1), ELEMENTS)]
         assert ("step.update_reads" in names) == ("step.update_copies" in names) == bool(width)
 
 
@@ -277,10 +259,8 @@ def broadcasts(ops: tuple[Op, ...]) -> dict[Owner, tuple[int, int]]:
 @pytest.mark.parametrize(("tensors", "expected"), [(3, (3, 5334)), (8, (8, 2000)), (50, (8, 2000)), (0, (1, 16000))])
 def test_a_rank_without_parameters_sends_nothing(tensors: int, expected: tuple[int, int]) -> None:
     """16,000 bytes of 8,000 parameters over 8 shards."""
-    asked = job(world_size=8, preset=framework_preset("internevo"))
-    held = RankParameters(dense=ints(8000), weight=ints(0), expert=ints(4000))
-    context = LayerContext(model=small_model(), job=asked, layout=Layout.of(8, zero_size=8, zero_stage=1))
-    ops = step_ops(context, held, ints(0))
+    asked = job(preset=framework_preset("internevo"))
+    ops = step_on(asked, Layout.of(8, zero_size=8, zero_stage=1), 8000, expert=4000)
     sent = broadcasts(broadcast_by_owners(ops, {Owner.DENSE: ints(tensors)}))
     assert sent[Owner.DENSE] == expected
     assert sent[Owner.EXPERT] == broadcasts(ops)[Owner.EXPERT]

@@ -15,7 +15,7 @@ from spec.arrays import ints
 from spec.collectives import Collective
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec
-from tests.ops.layouts import job, written
+from tests.ops.layouts import job, step_on, written
 from tests.solver.questions import small_model
 
 ALL_REDUCED, SCATTERED = Collective.ALL_REDUCE, Collective.REDUCE_SCATTER
@@ -299,15 +299,8 @@ def summed(ops: tuple[Op, ...]) -> float:
 
 
 def bytes_of_step(pp: int, stage: int, preset: str = "fsdp") -> dict[Collective, int]:
-    held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
-    context = LayerContext(
-        model=small_model(), job=job(world_size=8, preset=framework_preset(preset)), layout=layout(pp, stage)
-    )
-    return {
-        op.collective: int(op.size_bytes[0])
-        for op in step_ops(context, held, ints(0))
-        if isinstance(op, Comm) and op.size_bytes[0]
-    }
+    ops = step_on(job(preset=framework_preset(preset)), layout(pp, stage), ELEMENTS)
+    return {op.collective: int(op.size_bytes[0]) for op in ops if isinstance(op, Comm) and op.size_bytes[0]}
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -363,9 +356,7 @@ def accumulated(micro_batches: int, *, once: bool = True, stage: int = 3) -> tup
     asked = replace(plain, global_batch_tokens=plain.global_batch_tokens * micro_batches)
     shards = Layout.of(8, dp=8, zero_size=8, zero_stage=stage)
     block = written(small_model(), asked, "mtp", shards, "none").blocks[0]
-    held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
-    context = LayerContext(model=small_model(), job=asked, layout=shards)
-    return (*block.forward, *block.backward), step_ops(context, held, ints(0))
+    return (*block.forward, *block.backward), step_on(asked, shards, ELEMENTS)
 
 
 def collectives(ops: tuple[Op, ...], kind: Collective) -> int:

@@ -136,14 +136,11 @@ class Workshop:
 
     def embedding(self) -> MockedOps:
         """Token embedding with the strategy's collective."""
-        return self.leaf("embedding", self._ends()[0], Module.EMBEDDING)
+        return self.leaf("embedding", ends(self.context, self.plan.recompute)[0], Module.EMBEDDING)
 
     def head(self) -> MockedOps:
         """Final norm, vocabulary projection and loss."""
-        return self.leaf("head", self._ends()[1], Module.HEAD)
-
-    def _ends(self) -> tuple[Pass, Pass]:
-        return ends(self.context, self.plan.recompute)
+        return self.leaf("head", ends(self.context, self.plan.recompute)[1], Module.HEAD)
 
     def block(self, block: BlockSpec) -> MockedOps:
         """A whole transformer block, with the plan's recomputation."""

@@ -156,22 +156,22 @@ CASES: dict[tuple[str, str], list[Plan]] = {
 
 
 @cache
-def questions(framework: str, plan: Plan, key: str) -> list[Problem]:
-    """The plan on both models, with every switch but ``key`` as the framework has it."""
+def questions(framework: str, plan: Plan, keys: tuple[str, ...]) -> list[Problem]:
+    """The plan on both models, with every switch but ``keys`` as the framework has it."""
     found = []
     for model in (DENSE, ROUTED):
         question = asked(plan, model=model)
         job = question.job
-        settings = {key: other_value(key, framework)} if key else {}
+        settings = {key: other_value(key, framework) for key in keys}
         sizes = {name: getattr(job, name) for name in ("world_size", "seq_len", "global_batch_tokens")}
         found.append(replace(question, job=job_of(JobRequest(**sizes, framework=framework, settings=settings))))
     return found
 
 
-def exports(exporter: str, framework: str, key: str = "") -> list[str]:
+def exports(exporter: str, framework: str, *keys: str) -> list[str]:
     texts = []
     for plan in CASES[exporter, framework]:
-        for each in questions(framework, plan, key):
+        for each in questions(framework, plan, keys):
             try:
                 texts.append(EXPORTERS[exporter].compose[framework](each, plan).text)
             except ExportError as error:
@@ -197,18 +197,8 @@ OVERLAPS = tuple(
 
 @pytest.mark.parametrize("key", OVERLAPS)
 def test_each_kind_of_overlap_is_said_where_there_is_any(key: str) -> None:
-    def text(settings: dict[str, object]) -> str:
-        question = asked(DEALT, model=DENSE)
-        job = question.job
-        sizes = {name: getattr(job, name) for name in ("world_size", "seq_len", "global_batch_tokens")}
-        job = job_of(JobRequest(**sizes, framework="megatron", settings=settings))
-        try:
-            return EXPORTERS["megatron"].compose["megatron"](replace(question, job=job), DEALT).text
-        except ExportError as error:
-            return str(error)
-
-    overlapped: dict[str, object] = {"tensor_parallel.overlap": True}
-    assert text(overlapped) != text({**overlapped, key: other_value(key, "megatron")})
+    overlap = "tensor_parallel.overlap"
+    assert exports("megatron", "megatron", overlap, key) != exports("megatron", "megatron", overlap)
 
 
 # Adapters are refused before there is an exporter (workload.launch_files.check_exports), scales and

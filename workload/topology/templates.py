@@ -7,7 +7,7 @@ sets of ASWs, whose planes may be apart). Otherwise consecutive GPUs share an AS
 Layout and capacities: SimAI's gen_Topo_Template.py and its README.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,17 +81,20 @@ def fabric_topology(fabric: Fabric) -> Topology:
     check_fabric(fabric)
     num_asw = fabric.sides * fabric.segments * fabric.asw_per_segment
     num_nv = fabric.gpus // fabric.gpus_per_server * fabric.nv_switches_per_server
+    first_asw = fabric.gpus + num_nv
+    links = (*_gpu_links(fabric, first_asw=first_asw), *_uplinks(fabric, first_asw=first_asw))
+    return _topology(fabric, links, num_nv, num_asw + fabric.num_psw)
+
+
+def _topology(fabric: Fabric, links: Iterable[Link], num_nv: int, num_other: int = 0) -> Topology:
     return Topology(
         file_name=_name(fabric),
         gpu_type=fabric.gpu_type,
         num_gpus=fabric.gpus,
         gpus_per_server=fabric.gpus_per_server,
         num_nv_switches=num_nv,
-        num_other_switches=num_asw + fabric.num_psw,
-        links=(
-            *_gpu_links(fabric, first_asw=fabric.gpus + num_nv),
-            *_uplinks(fabric, first_asw=fabric.gpus + num_nv),
-        ),
+        num_other_switches=num_other,
+        links=tuple(links),
     )
 
 
@@ -183,15 +186,7 @@ def nvl72(fabric: Fabric) -> Topology:
             Link(src=first + switch, dst=first + SWITCHES_PER_RACK + switch, wire=wide)
             for switch in range(SWITCHES_PER_RACK)
         ]
-    return Topology(
-        file_name=_name(fabric),
-        gpu_type=fabric.gpu_type,
-        num_gpus=NVL72_GPUS,
-        gpus_per_server=gpus_per_rack,
-        num_nv_switches=racks * SWITCHES_PER_RACK,
-        num_other_switches=0,
-        links=tuple(links),
-    )
+    return _topology(fabric, links, racks * SWITCHES_PER_RACK)
 
 
 def nvl576(fabric: Fabric) -> Topology:
@@ -213,15 +208,7 @@ def nvl576(fabric: Fabric) -> Topology:
             Link(src=first_rack_switch + switch, dst=target, wire=wire)
             for target in range(start, start + SWITCHES_PER_PLANE)
         ]
-    return Topology(
-        file_name=_name(fabric),
-        gpu_type=fabric.gpu_type,
-        num_gpus=NVL576_GPUS,
-        gpus_per_server=NVL576_RACK,
-        num_nv_switches=racks * SWITCHES_PER_RACK + PLANES * SWITCHES_PER_PLANE,
-        num_other_switches=0,
-        links=tuple(links),
-    )
+    return _topology(fabric, links, racks * SWITCHES_PER_RACK + PLANES * SWITCHES_PER_PLANE)
 
 
 def _rack_links(num_gpus: int, gpus_per_rack: int, wire: Wire) -> Iterator[Link]:

@@ -205,6 +205,9 @@ def test_ulysses_sends_gradients_around_all_ranks_that_share_its_weights() -> No
     assert np.flatnonzero(matrices[Axis.SDP][0]).tolist() == [1]
     assert np.flatnonzero(matrices[Axis.SDP][3]).tolist() == [0]
     (work,) = stage_works(asked, plan)
+    # all-to-alls between two ranks: half of each leaves
+    exchanged = sum(times * item.total_bytes for times, item in work.per_step() if item.axis is Axis.TP)
+    assert matrices[Axis.TP].sum(axis=1).tolist() == pytest.approx([exchanged / 2] * 4)
     size = sum(item.total_bytes for item in work.step if item.collective is not None)
     # 2 (n - 1) / n of an all-reduce leaves every rank
     assert matrices[Axis.SDP].sum(axis=1).tolist() == pytest.approx([1.5 * size] * 4)

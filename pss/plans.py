@@ -364,7 +364,6 @@ def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequen
 def sweep(options: argparse.Namespace, request: Request) -> int:
     """Answers the questions of every list, prints and writes."""
     from solver.analysis.sweep import ProfileCache, judge, node_counts, rank_rows, run_sweep, sweep_requests
-    from solver.problem.result import check_believable
     from solver.report.files import write_json, write_sweep_csv
     from solver.report.sweeps import sweep_sections
 
@@ -374,9 +373,6 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
     requests = sweep_requests(request, axes)
     with progress(len(requests), "sweep", "question") as bar:
         rows = run_sweep(requests, cache=ProfileCache(), tick=bar.update)
-    for row in rows:
-        if row.answer is not None:
-            check_believable((row.answer,), row.inputs.source)
     results = [judge(row, reliability, terms) for row in rows]
     ranked_by = None if options.rank_by in PLANS_BY else options.rank_by
     if ranked_by:

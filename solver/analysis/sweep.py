@@ -16,7 +16,7 @@ from solver.problem.cluster_times import ClusterTimes, times_of
 from solver.problem.loading import LoadedProblem, problem_with
 from solver.problem.model_flops import attention_counted, products
 from solver.problem.request import ParsedRequest, ProfileFile, Request, find_profile, read_request
-from solver.problem.result import Answer
+from solver.problem.result import Answer, check_believable
 from solver.search import search
 from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError, NoFeasiblePlanError
@@ -90,7 +90,8 @@ def run_sweep(
     """Returns a row with the best plan of each request, or with the reason why there is none. ``tick`` is called after
     each.
 
-    Raises ConfigError or ProfileError, before any search, for a request that is not valid.
+    Raises ConfigError or ProfileError, before any search, for a request that is not valid; ProfileError for times that
+    no machine could take.
     """
     cache = cache or ProfileCache()
     questions = [(values, request, read_request(request, cache.file(request))) for values, request in requests]
@@ -107,6 +108,7 @@ def run_sweep(
         space = full_space(problem.model, problem.job, inputs.constraints)
         try:
             answer = search(problem, space, top_k=1).best[0]
+            check_believable((answer,), inputs.source)
             rows.append(SweepRow(values=values, inputs=inputs, answer=answer))
         except NoFeasiblePlanError as error:
             rows.append(SweepRow(values=values, inputs=inputs, answer=None, why_none=_first_reason(error)))

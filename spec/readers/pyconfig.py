@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from spec.errors import ConfigError
 from spec.files import read_text
@@ -33,7 +34,7 @@ MAX_FORMAT_WIDTH = 100
 
 CALLABLE_NAMES = ("dict", "int", "float", "min", "max")
 
-_ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
+_ARITHMETIC: dict[type[ast.operator], Callable[..., object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -119,39 +120,27 @@ class Evaluator:
     def binary(self, node: ast.BinOp, depth: int) -> object:
         """Arithmetic on numbers; joining and repeating strings, lists and tuples."""
         left, right = self.value(node.left, depth), self.value(node.right, depth)
-        if isinstance(left, (int, float)) and isinstance(right, (int, float)):
-            return self.arithmetic(node, left, right)
-        if isinstance(node.op, ast.Add):
-            for kind in (str, list, tuple):
-                if isinstance(left, kind) and isinstance(right, kind):
-                    return self.bounded(left + right, node)  # type: ignore[operator]
-        if isinstance(node.op, ast.Mult):
-            if isinstance(left, (str, list, tuple)) and isinstance(right, int):
-                return self.repeated(node, left, right)
-            if isinstance(right, (str, list, tuple)) and isinstance(left, int):
-                return self.repeated(node, right, left)
-        raise self.refusal(node)
-
-    def arithmetic(self, node: ast.BinOp, left: float, right: float) -> object:
-        """One operation on two numbers; the size of a power is known before it is computed."""
         apply = _ARITHMETIC.get(type(node.op))
-        if apply is None:
+        numbers = isinstance(left, (int, float)) and isinstance(right, (int, float))
+        if apply is None or not (numbers or apply in (operator.add, operator.mul)):
             raise self.refusal(node)
-        if apply is operator.pow and isinstance(left, int) and isinstance(right, int):
-            bits = max(1, left.bit_length()) * abs(right)
-            if abs(left) > 1 and bits > MAX_INT_BITS:
-                raise self.refusal(node, f"whole numbers are limited to {MAX_INT_BITS} bits")
+        self.check_size(node, apply, left, right)
         try:
             return self.bounded(apply(left, right), node)
+        except TypeError as error:
+            raise self.refusal(node) from error
         except (ZeroDivisionError, OverflowError) as error:
             raise self.refusal(node, f"cannot be computed ({error})") from error
 
-    def repeated(self, node: ast.BinOp, items: str | list[object] | tuple[object, ...], times: int) -> object:
-        """A sequence repeated; its size is checked before it is built."""
-        limit = MAX_TEXT if isinstance(items, str) else MAX_ITEMS
-        if len(items) * max(times, 0) > limit or times > limit:
-            raise self.refusal(node, f"at most {limit} items or characters")
-        return self.bounded(items * times, node)
+    def check_size(self, node: ast.BinOp, apply: Callable[..., object], left: Any, right: Any) -> None:
+        """Refuses a power and a repeated sequence that would be too large, before it is made."""
+        whole = isinstance(left, int) and isinstance(right, int) and abs(left) > 1
+        if whole and apply is operator.pow and left.bit_length() * abs(right) > MAX_INT_BITS:
+            raise self.refusal(node, f"whole numbers are limited to {MAX_INT_BITS} bits")
+        for items, times in ((left, right), (right, left)) if apply is operator.mul else ():
+            limit = MAX_TEXT if isinstance(items, str) else MAX_ITEMS
+            if isinstance(items, (str, list, tuple)) and isinstance(times, int) and len(items) * times > limit:
+                raise self.refusal(node, f"at most {limit} items or characters")
 
     def subscript(self, node: ast.Subscript, depth: int) -> object:
         """``data["total_steps"]`` or ``sizes[0]``."""
@@ -209,7 +198,12 @@ class Evaluator:
             raise self.refusal(node, f"{function}() takes values only")
         values = [self.value(argument, depth) for argument in node.args]
         if function in ("min", "max"):
-            return self.extreme(node, function, values)
+            # Numbers, given one by one or as one list.
+            values = list(values[0]) if len(values) == 1 and isinstance(values[0], (list, tuple)) else values
+            numbers = [value for value in values if isinstance(value, (int, float))]
+            if not numbers or len(numbers) != len(values):
+                raise self.refusal(node, f"{function}() takes numbers")
+            return min(numbers) if function == "min" else max(numbers)
         if len(values) != 1 or not isinstance(values[0], (int, float, str)):
             raise self.refusal(node, f"{function}() takes one number or string")
         if isinstance(values[0], str) and len(values[0]) > MAX_FORMAT_WIDTH:
@@ -218,15 +212,6 @@ class Evaluator:
             return self.bounded(int(values[0]) if function == "int" else float(values[0]), node)
         except (ValueError, OverflowError) as error:
             raise self.refusal(node, f"cannot be computed ({error})") from error
-
-    def extreme(self, node: ast.Call, function: str, values: list[object]) -> object:
-        """min or max of numbers, given one by one or as one list."""
-        if len(values) == 1 and isinstance(values[0], (list, tuple)):
-            values = list(values[0])
-        numbers = [value for value in values if isinstance(value, (int, float))]
-        if not numbers or len(numbers) != len(values):
-            raise self.refusal(node, f"{function}() takes numbers")
-        return min(numbers) if function == "min" else max(numbers)
 
     def bounded(self, result: object, node: ast.AST) -> object:
         """``result`` when it is of a size a config can need."""

@@ -204,7 +204,7 @@ def add_adapters(context: LayerContext, piece: Pass) -> Pass:
     wanted = {key for name in context.job.adapted for key in ADAPTED[name]}
     # Three pairs on a fused qkv product: peft trains q_proj, k_proj and v_proj apart.
     adapters = {
-        key: adapter_pair(context, base, times=3 if _apart(context, key) else 1)
+        key: adapter_pair(context, base, times=3 if key.role is Role.QKV and "q_k_v" in context.job.adapted else 1)
         for key, base in bases.items()
         if key in wanted and isinstance(base, BatchedGemm)
     }
@@ -217,10 +217,6 @@ def add_adapters(context: LayerContext, piece: Pass) -> Pass:
 def freeze_embedding(piece: Pass) -> Pass:
     """Returns the embedding of a job with adapters: looked up, and without a gradient."""
     return Pass(forward=tuple(_frozen(op) for op in piece.forward))
-
-
-def _apart(context: LayerContext, key: OpKey) -> bool:
-    return key.role is Role.QKV and "q_k_v" in context.job.adapted
 
 
 def _is_product(op: Op) -> bool:

@@ -201,11 +201,6 @@ def model(options: argparse.Namespace) -> int:
     return 0
 
 
-def modelling_interrupted(options: argparse.Namespace) -> str:
-    """Returns the state of the files after Ctrl-C."""
-    return f"interrupted; {options.output or 'the profile'} is as it was, or complete"
-
-
 def interrupted(options: argparse.Namespace, layout: "RankLayout") -> str:
     """Returns the state of the files after Ctrl-C, on rank 0."""
     if layout.rank:
@@ -238,7 +233,8 @@ def run(options: argparse.Namespace) -> int:
     """Returns the exit status of modelling, or of this rank of measuring."""
     check_combinations(options)
     if options.from_cluster:
-        return exit_status(lambda: model(options), interrupted=lambda: modelling_interrupted(options))
+        left = f"interrupted; {options.output or 'the profile'} is as it was, or complete"
+        return exit_status(lambda: model(options), interrupted=lambda: left)
     return run_rank(options)
 
 

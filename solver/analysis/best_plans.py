@@ -37,19 +37,12 @@ MOST_DOUBLINGS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """A plan that fits the device: how many constraints it breaks, by how many doublings of their values, and the bytes
-    that it needs; in this order they say how near it is. ``words`` say what would have to be given up."""
+    """A plan that fits the device. ``distance`` says how near it is: how many constraints it breaks, by how many
+    doublings of their values, and the bytes that it needs. ``words`` say what would have to be given up."""
 
-    broken: int
-    doublings: float
-    needed_bytes: float
+    distance: tuple[int, float, float]
     words: str
     plan: Plan
-
-    @property
-    def distance(self) -> tuple[int, float, float]:
-        """Returns the three numbers in the order in which they are compared."""
-        return self.broken, self.doublings, self.needed_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +170,7 @@ def _nearest_of(problem: Problem, constraints: Constraints, plans: PlanTable) ->
         free = np.floor(100.0 * (1.0 - needed[best] / usable_bytes(problem.cluster)))
         words.append(f"headroom {free:.0f}% instead of {100 * constraints.headroom:g}%")
     return Nearest(
-        broken=int(count[best]),
-        doublings=float(doublings[best]),
-        needed_bytes=float(needed[best]),
+        distance=(int(count[best]), float(doublings[best]), float(needed[best])),
         words=" and ".join(words),
         plan=plans.plan(best),
     )

@@ -32,7 +32,6 @@ class Timeline:
     """A step from its first task on: ``instructions`` with their ``starts_s`` and ``ends_s``, the seconds ``p2p_s`` of
     a message between stages, and the work ``afterwards``, by stage."""
 
-    stages: int
     instructions: tuple[Instruction, ...]
     starts_s: FloatArray
     ends_s: FloatArray
@@ -63,7 +62,6 @@ def timeline_of(problem: Problem, plan: Plan) -> Timeline:
     if not times.post_validation:
         first_s[:] = 0.0
     return Timeline(
-        stages=plan.pp,
         instructions=graph.instructions(),
         starts_s=starts,
         ends_s=ends,

@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from solver.analysis.goodput import (
-    PUBLISHED_MTBF_HOURS,
     Goodput,
     Reliability,
     RunTerms,
@@ -18,21 +17,14 @@ from solver.analysis.goodput import (
     run_cost,
     spare_wait_s,
 )
-from spec.frameworks import framework_preset
-from spec.job import JobSpec, precision_of
+from spec.job import JobSpec
 from spec.readers.read_config import read_config
+from tests.ops import layouts
 from tests.solver.questions import ROOT, question
 
 
 def job(world_size: int) -> JobSpec:
-    preset = framework_preset("megatron")
-    return JobSpec(
-        world_size=world_size,
-        seq_len=8192,
-        global_batch_tokens=16 * 2**20,
-        preset=preset,
-        precision=precision_of(preset),
-    )
+    return replace(layouts.job(seq_len=8192, world_size=world_size), global_batch_tokens=16 * 2**20)
 
 
 MODEL = read_config(ROOT / "configs" / "405B_llama3.py").model
@@ -42,7 +34,6 @@ def test_interruptions_are_as_frequent_as_published() -> None:
     # 419 in 54 days on 16,384 GPUs (arXiv 2407.21783 sec. 3.3.4): one in 3.1 hours.
     found = goodput_of(MODEL, job(16_384), Reliability())
     assert 54 * 86_400 / found.mtbf_s == pytest.approx(419)
-    assert pytest.approx(54 * 24 * 16_384 / 419) == PUBLISHED_MTBF_HOURS
 
 
 def test_llama_3_405b_keeps_its_published_effective_training_time() -> None:

@@ -260,14 +260,6 @@ def test_a_framework_cuts_what_it_has_groups_for(preset: str, text: str, reason:
     assert reasons & {STAGES, LAYERS, RANKS, reason} == ({reason} if reason else set())
 
 
-@pytest.mark.parametrize(("preset", "one"), [("hf-trainer", ("tp", "pp", "ep", "cp")), ("xtuner", ("pp", "ep", "cp"))])
-def test_no_search_offers_what_the_framework_lacks(preset: str, one: tuple[str, ...]) -> None:
-    asked = question(model=EXPERTS, world_size=16, preset=framework_preset(preset))
-    plans = [answer.plan for answer in search(asked, full_space(asked.model, asked.job), top_k=10**6).best]
-    assert plans
-    assert {getattr(plan, key) for plan in plans for key in one} == {1}
-
-
 # Schedules, stages and chunks.
 
 ORDERED, TURNING, COMPILED, WIDE = map(

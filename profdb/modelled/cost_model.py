@@ -81,7 +81,7 @@ class ModelledCostModel:
         return _modelled(seconds, memory_bound.RELATIVE_STD)
 
     def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
-        """Returns times of the collectives of a training step; p2p as ``p2p_s``."""
+        """Returns times of the collectives of a training step."""
         _one_of(query.collective, TRAINING_COLLECTIVES, "collective")
         c = query.columns()
         group = _group(c)
@@ -99,11 +99,7 @@ class ModelledCostModel:
 
     def p2p_s(self, query: P2PQuery) -> TimeEstimate:
         """Returns the time of one message, inside a domain (intra 2, inter 1) or across (intra 1, inter 2)."""
-        c = query.columns()
-        group = _group(c)
-        size = c["size_bytes"].astype(np.float64)
-        std = collective_std(self.cluster, size, group, send_recv.P2P_STD)
-        return _modelled(send_recv.p2p_seconds(self.cluster, size, group), std)
+        return self.collective_s(CollectiveQuery(collective=Collective.P2P, **fields_of(P2PQuery, query)))
 
     def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
         """Returns the time of one AdamW step."""

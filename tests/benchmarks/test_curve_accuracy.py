@@ -97,16 +97,6 @@ def test_targets_hold_for_neighbouring_generations_only() -> None:
     assert score("modelled nccl all_gather", "B200-SXM", 0.21).passed
 
 
-def test_a_folder_of_products_alone_is_enough(
-    curves: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (curves / "second.csv").unlink()
-    assert run(monkeypatch, "--curves", str(curves), "--draws", "1") in (0, 1)
-    printed = capsys.readouterr().out
-    assert "modelled gemm" in printed
-    assert "nccl" not in printed
-
-
 @pytest.mark.parametrize(("kept", "predicted"), [((2, 4), False), ((8,), False), ((4, 8), True)])
 def test_eight_gpus_are_predicted_only_from_fewer(
     kept: tuple[int, ...], predicted: bool, curves: Path, document: Callable[[], dict[str, Any]]

@@ -111,11 +111,6 @@ def _cut(content: bytes, rng: Random) -> bytes:
     return content[: rng.randrange(len(content) + 1)]
 
 
-def _dropped_part(content: bytes, rng: Random) -> bytes:
-    at = rng.randrange(len(content) + 1)
-    return content[:at] + content[at + rng.choice((1, 2, 10, 100)) :]
-
-
 def _changed_byte(content: bytes, rng: Random) -> bytes:
     if not content:
         return b"\x80"
@@ -168,13 +163,8 @@ def _a_line_less(content: bytes, rng: Random) -> bytes:
     return b"".join(lines)
 
 
-def _twice(content: bytes, _: Random) -> bytes:
-    return content + content
-
-
 WAYS: tuple[Callable[[bytes, Random], bytes], ...] = (
     _cut,
-    _dropped_part,
     _changed_byte,
     _junk_inside,
     _junk_for_a_word,
@@ -184,5 +174,4 @@ WAYS: tuple[Callable[[bytes, Random], bytes], ...] = (
     _lines_moved,
     _a_line_again,
     _a_line_less,
-    _twice,
 )

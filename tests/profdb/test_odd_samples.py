@@ -25,14 +25,9 @@ def profile_with(slow: dict[GemmCase, float], date: str = TODAY) -> ProfileDatab
 
 def test_a_sample_far_above_its_curve_is_named_with_what_the_others_tell() -> None:
     odd = GemmCase(m=4096, k=8192, n=8192)
-    (found,) = far_above(profile_with({odd: 3.0}), TODAY)
+    (found,) = far_above(profile_with({odd: 1.8}), TODAY)
     assert found.case == odd
-    assert 2.5 < found.seconds / found.predicted_s < 3.5
-
-
-def test_one_and_a_half_times_is_far() -> None:
-    odd = GemmCase(m=4096, k=8192, n=8192)
-    assert [found.case for found in far_above(profile_with({odd: 1.8}), TODAY)] == [odd]
+    assert 1.5 < found.seconds / found.predicted_s < 2.1
 
 
 def test_what_is_fast_or_slightly_slow_or_of_another_run_is_not() -> None:

@@ -83,9 +83,7 @@ def test_an_empty_journal_is_begun_anew(tmp_path: Path) -> None:
     ("text", "line"),
     [
         ("hello\n", 1),
-        ("[]\n", 1),
         ('{"format": "profiling-journal 99", "gpu": "x"}\n', 1),
-        ('{"format": "profiling-journal 1", "gpu": "x"}\n{}\n', 2),
         ('{"format": "profiling-journal 1", "gpu": "x"}\n{"family": "host", "case": {"kind": 1}}\n', 2),
         ('{"format": "profiling-journal 1", "gpu": "x"}\nnull\n', 2),
     ],

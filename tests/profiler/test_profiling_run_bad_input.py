@@ -181,20 +181,6 @@ def test_a_profile_of_another_machine_stays_where_and_as_it_is(
     assert output.read_bytes() == before
 
 
-def test_two_runs_never_share_an_output(tmp_path: Path, run: Callable[..., int], refused: Callable[..., str]) -> None:
-    output = tmp_path / "data.pt"
-    other = Journal.open(journal_path(output), "CPU")
-    before = journal_path(output).read_bytes()
-    flags = ("--device", "cpu", "--output", output, "--only", "host", "--no_pics")
-    assert "another run is writing it" in refused(*flags)
-    assert journal_path(output).read_bytes() == before
-    assert not output.exists()
-    other.close()
-    assert run(*flags) == 0
-    assert output.exists()
-    assert not journal_path(output).exists()
-
-
 def test_a_budget_too_short_to_measure_says_so_and_draws_nothing(
     tmp_path: Path, run: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,14 +57,10 @@ def test_fp8_products_that_the_kernel_does_not_have_are_refused(case: GemmCase) 
 def test_grouped_products_pass_torchs_checks(layout: str, shape: tuple[int, ...]) -> None:
     case = GroupedGemmCase(groups=4, m=64, k=32, n=48, layout=layout)
     assert grouped_product(case, of(None)) is not None
+    assert grouped_product(replace(case, k=30), of(None)) is None  # odd strides: one by one
     made = grouped_call(case, META)()
     assert isinstance(made, torch.Tensor)
     assert tuple(made.shape) == shape
-
-
-def test_grouped_products_of_odd_strides_run_one_by_one() -> None:
-    case = GroupedGemmCase(groups=4, m=64, k=30, n=48)
-    assert grouped_product(case, of(None)) is None
 
 
 @pytest.mark.parametrize("kernel", ["flash2", "cudnn"])

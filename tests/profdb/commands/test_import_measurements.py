@@ -37,16 +37,6 @@ def test_import_merges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert set(found.fits) == {"collective"}
 
 
-def test_importing_into_another_gpus_profile_is_refused(tmp_path: Path) -> None:
-    source, into = tmp_path / "nccl.csv", tmp_path / "data.pt"
-    source.write_text(CSV)
-    main(["csv", str(source), "--gpu", "Chip", "--of", "A", "--into", str(into)])
-    before = into.read_bytes()
-    with pytest.raises(ProfileError, match="different GPUs"):
-        main(["csv", str(source), "--gpu", "Other", "--of", "B", "--into", str(into)])
-    assert into.read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("good", "bad", "says"),
     [

@@ -27,13 +27,6 @@ def test_two_files_become_one_with_fits(tmp_path: Path, capsys: pytest.CaptureFi
     assert (first.read_bytes(), second.read_bytes()) == before
 
 
-def test_a_missing_file_leaves_nothing(tmp_path: Path) -> None:
-    save_profile(tmp_path / "a.pt", profile(gemm_samples()))
-    labels = [str(tmp_path / "a.pt"), str(tmp_path / "absent.pt"), "--into", str(tmp_path / "c.pt")]
-    assert main(["merge", *labels]) == 2
-    assert not (tmp_path / "c.pt").exists()
-
-
 def test_a_profile_that_lies_there_is_added_to(tmp_path: Path) -> None:
     first, second, into = tmp_path / "a.pt", tmp_path / "b.pt", tmp_path / "c.pt"
     save_profile(first, profile(gemm_samples()[:2]))

@@ -91,6 +91,7 @@ def test_count_defects(count: str, expected: set[tuple[int, str, str]]) -> None:
     [
         (GOOD + "\t7", {(4, "broken", "fields")}),
         (GOOD.rpartition("\t")[0], {(4, "broken", "fields")}),
+        ("stray", {(4, "broken", "fields")}),
         (cell(2, "1000.5"), {(4, "broken", "float")}),
         (cell(2, "1e9"), {(4, "broken", "float")}),
         (cell(2, "nan"), {(4, "broken", "float")}),

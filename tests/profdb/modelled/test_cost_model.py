@@ -80,6 +80,12 @@ def test_scales_of_32_numbers_slow_a_product_down(sheet: str, dtype: str, recipe
     assert grouped == pytest.approx(cost_model.grouped_linear_s(experts).seconds * longer, rel=1e-3)
 
 
+def test_p2p_is_one_model_under_both_names() -> None:
+    query = P2PQuery(size_bytes=THREE, intra=1, inter=2, siblings=8)
+    same = CollectiveQuery(collective=Collective.P2P, size_bytes=THREE, intra=1, inter=2, siblings=8)
+    assert H100.p2p_s(query).seconds.tolist() == H100.collective_s(same).seconds.tolist()
+
+
 @pytest.mark.parametrize(
     ("ask", "says"),
     [

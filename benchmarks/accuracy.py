@@ -23,20 +23,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measured_times import measured_times  # noqa: E402
 from benchmarks.published_rows import Pricing, RowPrediction, read_rows  # noqa: E402
-from benchmarks.row_calibration import (  # noqa: E402
-    CALIBRATED,
-    LARGE,
-    calibration_lines,
-    large_from_small_lines,
-)
-from benchmarks.row_scores import (  # noqa: E402
-    NEW,
-    coverage_lines,
-    gap_lines,
-    interval,
-    memory_gib,
-    residual_lines,
-)
+from benchmarks.row_calibration import CALIBRATED, LARGE, calibration_lines, large_from_small_lines  # noqa: E402
+from benchmarks.row_scores import NEW, coverage_lines, gap_lines, interval, memory_gib, residual_lines  # noqa: E402
 from benchmarks.source_spread import spread_lines, spreads_without  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.problem.interval import SourceSpread  # noqa: E402

@@ -33,14 +33,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.constant_table import (  # noqa: E402
-    PACKAGES,
-    Constant,
-    constants,
-    line_of,
-    updated_page,
-    why_unpriced,
-)
+from benchmarks.constant_table import PACKAGES, Constant, constants, line_of, updated_page, why_unpriced  # noqa: E402
 from benchmarks.measured_times import MeasuredTimes, measured_times  # noqa: E402
 from benchmarks.published_rows import Pricing, PublishedRow, read_rows  # noqa: E402
 from benchmarks.row_scores import measured_step_s, memory_gib  # noqa: E402

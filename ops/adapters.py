@@ -127,12 +127,7 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
         a_copy = 2.0 * dtype_bytes(job.precision.activation)
         return [
             memory_pass(
-                what,
-                phase,
-                "copy",
-                tokens,
-                job.precision.activation,
-                _share_of_width(tokens, width, one / a_copy),
+                what, phase, "copy", tokens, job.precision.activation, _share_of_width(tokens, width, one / a_copy)
             )
             for one in element_bytes
         ]

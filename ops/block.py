@@ -265,12 +265,7 @@ def layer_ops(model: ModelSpec, job: JobSpec, layout: Layout, strategy: str) -> 
 
 
 def model_ops(
-    model: ModelSpec,
-    job: JobSpec,
-    layout: Layout,
-    strategy: str,
-    mode: Recompute,
-    modules: tuple[str, ...] = (),
+    model: ModelSpec, job: JobSpec, layout: Layout, strategy: str, mode: Recompute, modules: tuple[str, ...] = ()
 ) -> ModelOps:
     """Returns every operation a rank may run for N layouts under one strategy and recompute mode, with ``modules`` of
     layers (ops.recompute.MODULES) run again beside that."""

@@ -33,12 +33,7 @@ def embedding(context: LayerContext) -> Pass:
     """Returns the token embedding, cut over the vocabulary or the hidden size where the strategy cuts it, with learned
     positions, and the collective that assembles its output: partial embeddings summed, or summed and scattered, or
     slices of them exchanged."""
-    model, layout, rows, dtype = (
-        context.model,
-        context.layout,
-        context.gemm_rows,
-        context.job.precision.activation,
-    )
+    model, layout, rows, dtype = (context.model, context.layout, context.gemm_rows, context.job.precision.activation)
     parameters = embedding_elements(context)
     if model.position is PositionKind.LEARNED:
         parameters = parameters + model.max_positions * model.hidden
@@ -136,8 +131,7 @@ def _soft_cap(context: LayerContext, projection: Linear) -> Pass:
     if not context.job.preset.loss.chunked:
         return capped
     return Pass(
-        forward=tuple(replace(op, saved_bytes=0.0 * op.saved_bytes) for op in capped.forward),
-        backward=capped.backward,
+        forward=tuple(replace(op, saved_bytes=0.0 * op.saved_bytes) for op in capped.forward), backward=capped.backward
     )
 
 

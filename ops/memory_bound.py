@@ -168,12 +168,7 @@ class Kernel:
 
 
 def memory_pass(
-    what: OpKey | Identity,
-    phase: Phase,
-    kernel: str,
-    rows: IntArray,
-    dtype: str,
-    width: IntArray | None = None,
+    what: OpKey | Identity, phase: Phase, kernel: str, rows: IntArray, dtype: str, width: IntArray | None = None
 ) -> MemoryBound:
     """Returns one kernel of ops.memory_bound over rows x ``width`` (1) that keeps nothing and has no twin."""
     width = np.ones_like(rows) if width is None else width
@@ -254,11 +249,7 @@ def soft_cap(context: LayerContext, what: Identity, rows: IntArray, width: IntAr
 
     def step(word: str, moves: str, saved_bytes: FloatArray) -> Pass:
         named = Kernel(
-            OpKey(what.module, what.role).named(f"{what.name}.{word}"),
-            moves,
-            rows,
-            width,
-            saved_bytes=saved_bytes,
+            OpKey(what.module, what.role).named(f"{what.name}.{word}"), moves, rows, width, saved_bytes=saved_bytes
         )
         return kernel(context, named)
 

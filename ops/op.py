@@ -410,12 +410,7 @@ def gemm(what: OpKey | Identity, phase: Phase, shape: tuple[IntArray, ...], layo
 
 
 def collective(
-    what: OpKey | Identity,
-    phase: Phase,
-    kind: Collective,
-    axis: Axis,
-    size_bytes: IntArray | FloatArray,
-    dtype: str,
+    what: OpKey | Identity, phase: Phase, kind: Collective, axis: Axis, size_bytes: IntArray | FloatArray, dtype: str
 ) -> Comm:
     """Returns a collective of ``size_bytes``, rounded down to whole bytes, that the rank waits for."""
     size = np.asarray(size_bytes).astype(np.int64)

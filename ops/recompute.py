@@ -7,19 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from ops.memory_bound import KERNELS
-from ops.op import (
-    Attention,
-    Axis,
-    BatchedGemm,
-    Comm,
-    GroupedGemm,
-    MemoryBound,
-    Op,
-    Ops,
-    Pass,
-    Phase,
-    as_recompute,
-)
+from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Ops, Pass, Phase, as_recompute
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
@@ -295,14 +283,10 @@ MODULES: dict[str, tuple[RecomputedModule, ...]] = {
     ),
     "layernorm": (
         RecomputedModule(
-            again=_in(Module.MLP, Role.NORM),
-            drops=_in(Module.SHARED_EXPERTS, Role.UP) | {ROUTER},
-            where=ROUTER,
+            again=_in(Module.MLP, Role.NORM), drops=_in(Module.SHARED_EXPERTS, Role.UP) | {ROUTER}, where=ROUTER
         ),
         RecomputedModule(
-            again=_in(Module.ATTENTION, Role.NORM),
-            drops=_in(Module.ATTENTION, Role.Q_DOWN, Role.KV_DOWN),
-            where=LATENT,
+            again=_in(Module.ATTENTION, Role.NORM), drops=_in(Module.ATTENTION, Role.Q_DOWN, Role.KV_DOWN), where=LATENT
         ),
     ),
     # DeepSeek-V3 (arXiv 2412.19437 sec. 3.2.3): every RMSNorm runs again and nothing keeps what it makes.

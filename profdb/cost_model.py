@@ -94,10 +94,7 @@ RULES: dict[tuple[Family, str], dict[tuple[str, str], float]] = {
     },
     (Family.ATTENTION, "kernel"): {("flash", "cudnn"): 0.25, ("cudnn", "flash"): 0.25},
     (Family.MEMORY_BOUND, "direction"): {("backward", "forward"): 0.2, ("forward", "backward"): 0.2},
-    (Family.COLLECTIVE, "collective"): {
-        ("reduce_scatter", "all_gather"): 0.2,
-        ("all_gather", "reduce_scatter"): 0.2,
-    },
+    (Family.COLLECTIVE, "collective"): {("reduce_scatter", "all_gather"): 0.2, ("all_gather", "reduce_scatter"): 0.2},
 }
 """(family, label): {(requested, measured): penalty}. Assumption: every penalty is a relative standard error chosen by us,
 none is measured; profiles that hold the requested labels never use them. Reduce-scatter and all-gather move the same

@@ -46,10 +46,7 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
     """Yields (tp, operation) of every layer kind, the embedding and the head."""
     if config.seq_len is None:
         raise ConfigError(
-            where=config.path,
-            key="seq_len",
-            value=None,
-            allowed="a config with a sequence length, or --seq_len",
+            where=config.path, key="seq_len", value=None, allowed="a config with a sequence length, or --seq_len"
         )
     preset = framework_preset("megatron")
     for tp in DEGREES:

@@ -93,8 +93,7 @@ def _worst(rows: FloatArray, errors: FloatArray, cases: dict[str, IntArray]) -> 
     order = np.argsort(-errors)[:MAX_WORST_POINTS]
     return tuple(
         WorstPoint(
-            sizes={name: int(column[int(rows[place])]) for name, column in cases.items()},
-            error=float(errors[place]),
+            sizes={name: int(column[int(rows[place])]) for name, column in cases.items()}, error=float(errors[place])
         )
         for place in order
     )

@@ -112,11 +112,7 @@ def layer_kernels(case: LayerCase) -> Iterator[MemoryBoundQuery]:
             *[("add", case.hidden)] * 2,
         ):
             yield MemoryBoundQuery(
-                kernel=kernel,
-                rows=case.batch * case.seq_len,
-                width=width,
-                dtype=case.dtype,
-                direction=direction,
+                kernel=kernel, rows=case.batch * case.seq_len, width=width, dtype=case.dtype, direction=direction
             )
 
 

@@ -56,11 +56,7 @@ class OnDemand:
     """
 
     def __init__(
-        self,
-        measure: Measure,
-        *,
-        earlier: Mapping[Family, SampleTable] | None = None,
-        allowed_s: float = float("inf"),
+        self, measure: Measure, *, earlier: Mapping[Family, SampleTable] | None = None, allowed_s: float = float("inf")
     ) -> None:
         self._measure = measure
         self._earlier = {} if earlier is None else earlier
@@ -85,11 +81,7 @@ class OnDemand:
         """Returns ``estimate`` with the shapes that are not interpolated inside measured data measured instead."""
         if family not in MEASURABLE:
             return estimate
-        seconds, spread, origin = (
-            estimate.seconds.copy(),
-            estimate.relative_std.copy(),
-            estimate.origin.copy(),
-        )
+        seconds, spread, origin = (estimate.seconds.copy(), estimate.relative_std.copy(), estimate.origin.copy())
         for row in np.flatnonzero(np.isnan(seconds) | (origin != int(Origin.MEASURED))).tolist():
             case = case_of(family, labels, {name: int(column[row]) for name, column in columns.items()})
             sample = self._sample_of(family, case)

@@ -77,9 +77,7 @@ def _nearest(curves: Iterable[SizeCurve], intra: int, inter: int) -> SizeCurve |
     two equally near it is the first in ``curves``, which ascend in ranks per domain, then in domains."""
     reach = [curve for curve in curves if (curve.inter > 1) == (inter > 1)]
     return min(
-        reach,
-        key=lambda curve: abs(np.log2(curve.intra / intra)) + abs(np.log2(curve.inter / inter)),
-        default=None,
+        reach, key=lambda curve: abs(np.log2(curve.intra / intra)) + abs(np.log2(curve.inter / inter)), default=None
     )
 
 

@@ -9,13 +9,7 @@ import numpy as np
 
 from profdb.cases import CASE_OF, FAMILY_OF, Case, Family
 from profdb.store.checks import TRIAL_LIMITS_S
-from profdb.store.columns import (
-    STATUSES,
-    LabelColumn,
-    SampleTable,
-    label_names,
-    number_limits,
-)
+from profdb.store.columns import STATUSES, LabelColumn, SampleTable, label_names, number_limits
 from spec.arrays import IntArray, ints
 from spec.collectives import Collective
 from spec.errors import ProfileError

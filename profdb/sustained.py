@@ -63,11 +63,7 @@ def settled_s(sample: Sample) -> float:
 def _ratio(cost_model: ProfileCostModel, case: SustainedCase, sample: Sample) -> float | None:
     """Returns benchmark over sustained time of one product, at most 1; None where the profile has no benchmark of it."""
     query = LinearQuery(
-        m=ints([case.m]),
-        k=ints([case.k]),
-        n=ints([case.n]),
-        dtype=case.dtype_in,
-        scale_recipe=case.scale_recipe,
+        m=ints([case.m]), k=ints([case.k]), n=ints([case.n]), dtype=case.dtype_in, scale_recipe=case.scale_recipe
     )
     try:
         estimate = cost_model.linear_s(query)

@@ -11,15 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from profdb.cases import (
-    FAMILY_OF,
-    AttentionCase,
-    Case,
-    GemmCase,
-    GroupedGemmCase,
-    HostCase,
-    MemoryBoundCase,
-)
+from profdb.cases import FAMILY_OF, AttentionCase, Case, GemmCase, GroupedGemmCase, HostCase, MemoryBoundCase
 from profdb.fits.families import FITTERS
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.profile import modelled_seconds

@@ -24,16 +24,7 @@ from profiler.distributed.world import World
 from profiler.links.slower import PeerTimes
 from profiler.outcome import DeviceLostError, Outcome, run_on_all_ranks
 from profiler.sample_quality import AGAIN, CLOCK
-from profiler.timing import (
-    REST,
-    ColdStopwatch,
-    TrialPlan,
-    launches,
-    outliers,
-    spread,
-    stopwatch_for,
-    works_alone,
-)
+from profiler.timing import REST, ColdStopwatch, TrialPlan, launches, outliers, spread, stopwatch_for, works_alone
 
 FIRST_AND_TYPICAL = 2
 

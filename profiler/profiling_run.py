@@ -320,12 +320,7 @@ def merge_into_profile(
         profile = earlier.profile
     path.unlink(missing_ok=True)
     return RunReport(
-        profile=profile,
-        sweep=result,
-        skipped=skipped,
-        differences=differences,
-        quality=quality,
-        notes=tuple(notes),
+        profile=profile, sweep=result, skipped=skipped, differences=differences, quality=quality, notes=tuple(notes)
     )
 
 

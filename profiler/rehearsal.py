@@ -32,14 +32,7 @@ from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.profile import modelled_seconds
 from profdb.store.columns import label_names
 from profiler.benchmarks.memory_bound import compiled_kernels
-from profiler.cases.sweep_plan import (
-    benchmark_of,
-    cases_here,
-    describe,
-    largest_array_bytes,
-    plan_cases,
-    plan_tiers,
-)
+from profiler.cases.sweep_plan import benchmark_of, cases_here, describe, largest_array_bytes, plan_cases, plan_tiers
 from profiler.cases.tiers import PlannedCase, in_tier
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.restart import restarts

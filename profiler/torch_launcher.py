@@ -44,10 +44,7 @@ ON_DEVICE: dict[type, Callable[..., Launched]] = {
     SustainedCase: launch_sustained,
     LayerCase: launch_layer,
 }
-COMPILED: dict[type, Callable[..., Launched]] = {
-    MemoryBoundCase: launch_memory_bound,
-    WarmKernelCase: launch_warm,
-}
+COMPILED: dict[type, Callable[..., Launched]] = {MemoryBoundCase: launch_memory_bound, WarmKernelCase: launch_warm}
 IN_GROUPS: dict[type, Callable[..., Launched]] = {
     CollectiveCase: launch_collective,
     OverlapCase: launch_overlap,

@@ -128,10 +128,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 "action": "store_true",
                 "help": "with --cluster: transfer a profile measured on another GPU instead",
             },
-            "--calibration": {
-                "type": Path,
-                "help": "factors of this cluster that python -m solver.calibrate wrote",
-            },
+            "--calibration": {"type": Path, "help": "factors of this cluster that python -m solver.calibrate wrote"},
             "--missing": {
                 "choices": ("error", "modelled"),
                 "default": "error",
@@ -187,10 +184,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
         "a whole run": {
             "--tokens": {"type": token_count, "help": "tokens to train on: 1T, 300B"},
             "--price_per_gpu_hour": {"type": decimal(0.0, 1e6), "help": "in any currency"},
-            "--goodput": {
-                "action": "store_true",
-                "help": "count interruptions, with the published defaults below",
-            },
+            "--goodput": {"action": "store_true", "help": "count interruptions, with the published defaults below"},
             "--mtbf_gpu_hours": {
                 "type": decimal(1e-3, 1e12),
                 "help": "hours of one GPU between interruptions (default: Llama 3's)",
@@ -199,10 +193,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 "type": decimal(0.0, MOST_MINUTES),
                 "help": "from an interruption to training (default 10)",
             },
-            "--checkpoint_s": {
-                "type": decimal(0.0, 1e6),
-                "help": "seconds that training waits for a checkpoint",
-            },
+            "--checkpoint_s": {"type": decimal(0.0, 1e6), "help": "seconds that training waits for a checkpoint"},
             "--checkpoint_gb_per_s": {
                 "type": decimal(1e-3, 1e9),
                 "help": "GB/s of the storage, where no seconds are given (default: Llama 3's share per GPU)",
@@ -211,10 +202,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 "type": whole(0, MOST_GPUS),
                 "help": "idle spare nodes (default: one is always available)",
             },
-            "--repair_hours": {
-                "type": decimal(0.0, 1e6),
-                "help": "until a failed node is back, with --spare_nodes",
-            },
+            "--repair_hours": {"type": decimal(0.0, 1e6), "help": "until a failed node is back, with --spare_nodes"},
         },
         "reasons (a PLAN is tp=8,pp=2,..., or rank=2 of a search)": {
             "--explain": {
@@ -248,10 +236,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 "metavar": "DIR",
                 "help": "write everything as one page for a browser, DIR/index.html (needs jinja2)",
             },
-            "--parquet": {
-                "type": Path,
-                "help": "write every plan that fits, priced, to this file (needs pyarrow)",
-            },
+            "--parquet": {"type": Path, "help": "write every plan that fits, priced, to this file (needs pyarrow)"},
             "--write_cases": {
                 "type": Path,
                 "help": "write the shapes that the plans shown need measured, heaviest first, for "
@@ -260,10 +245,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
             "--draw_heatmap": {"action": "store_true", "help": "draw the rank-by-rank traffic of the plan"},
             "--draw_heatmap_path": {"type": Path, "default": Path("heatmaps"), "help": "folder for them"},
             "--export_simai": {"type": Path, "help": "write the plan as a SimAI workload"},
-            "--stage": {
-                "default": "slowest",
-                "help": "pipeline stages to export: slowest, all, or a number from 0",
-            },
+            "--stage": {"default": "slowest", "help": "pipeline stages to export: slowest, all, or a number from 0"},
             "--export_bundle": {"type": Path, "help": "folder for workload, topology and SimAI commands"},
             **{
                 f"--export_{name}": {"type": Path, "help": f"write the plan {written.how} to this file"}
@@ -278,10 +260,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 "action": "store_true",
                 "help": "write launch files of a plan that does not fit, with a warning",
             },
-            "--strict_export": {
-                "action": "store_true",
-                "help": "refuse to export what the format cannot express",
-            },
+            "--strict_export": {"action": "store_true", "help": "refuse to export what the format cannot express"},
         },
     }
 
@@ -351,19 +330,13 @@ def run_options(options: argparse.Namespace) -> "tuple[Reliability | None, RunTe
     from solver.analysis.goodput import Reliability, RunTerms
 
     # Each option in the unit of the class: minutes in seconds, GB/s in bytes/s.
-    names = {
-        "mtbf_gpu_hours": "mtbf_hours",
-        "restart_minutes": "restart_s",
-        "checkpoint_gb_per_s": "storage_bandwidth",
-    }
+    names = {"mtbf_gpu_hours": "mtbf_hours", "restart_minutes": "restart_s", "checkpoint_gb_per_s": "storage_bandwidth"}
     scales = {"restart_minutes": 60.0, "checkpoint_gb_per_s": 1e9}
     values = {names.get(name, name): scales.get(name, 1) * value for name, value in failures.items()}
     terms = None
     if options.tokens is not None:
         terms = RunTerms(
-            tokens=options.tokens,
-            price_per_gpu_hour=options.price_per_gpu_hour,
-            spare_nodes=options.spare_nodes or 0,
+            tokens=options.tokens, price_per_gpu_hour=options.price_per_gpu_hour, spare_nodes=options.spare_nodes or 0
         )
     return Reliability(**values) if goodput else None, terms
 

@@ -417,11 +417,7 @@ def hand_on(options: argparse.Namespace, plans: "Plans") -> "Answer":
         from workload.simai.export import export_simai
 
         exported = export_simai(
-            inputs.problem,
-            chosen.plan,
-            options.export_simai,
-            strict=options.strict_export,
-            stage=options.stage,
+            inputs.problem, chosen.plan, options.export_simai, strict=options.strict_export, stage=options.stage
         )
         announce(exported.paths, exported.beyond_lines())
     if options.export_bundle:

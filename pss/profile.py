@@ -30,17 +30,7 @@ MODEL_RANKS = (1, 2, 4, 8)
 """Tensor-parallel degrees of --model."""
 
 OF_A_MODEL = ("tp", "seq_len", "assume")
-OF_MEASURING = (
-    "dry_run",
-    "smoke",
-    "resume",
-    "cases",
-    "model",
-    "only",
-    "budget_minutes",
-    "max_size",
-    "compile",
-)
+OF_MEASURING = ("dry_run", "smoke", "resume", "cases", "model", "only", "budget_minutes", "max_size", "compile")
 
 
 def number_list(text: str) -> tuple[int, ...]:
@@ -84,11 +74,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     shapes = parser.add_mutually_exclusive_group()
     shapes.add_argument("--model", type=Path, help="measure the shapes of this model config as well, before all else")
     add("--assume", **ASSUME)
-    add(
-        "--seq_len",
-        type=whole(1, MOST_SEQUENCE_TOKENS),
-        help="tokens a sequence of --model (default: the config's)",
-    )
+    add("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens a sequence of --model (default: the config's)")
     shapes.add_argument(
         "--cases",
         type=Path,
@@ -105,18 +91,8 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     fusing.add_argument(
         "--no_compile", dest="compile", action="store_false", help="leave out what only a compiler fuses"
     )
-    add(
-        "--ranks_per_domain",
-        type=whole(1, MOST_GPUS),
-        default=0,
-        help="GPUs that NVLink joins (default: of a node)",
-    )
-    add(
-        "--timeout_s",
-        type=decimal(1e-3, MOST_SECONDS),
-        default=120.0,
-        help="longest wait of one rank for another",
-    )
+    add("--ranks_per_domain", type=whole(1, MOST_GPUS), default=0, help="GPUs that NVLink joins (default: of a node)")
+    add("--timeout_s", type=decimal(1e-3, MOST_SECONDS), default=120.0, help="longest wait of one rank for another")
     pictures = parser.add_mutually_exclusive_group()
     pictures.add_argument(
         "--pics", action="store_true", default=None, help="draw (default, but not with --from_cluster)"

@@ -273,10 +273,7 @@ def write_times(timed: ModuleTimes, device: MeasuringDevice, output: Path, into:
     write_aiob(output, file)
     lines = section_lines(file.sections)
     for kind, sections in timed.cases.others.items():
-        lines += [
-            f"{kind} is another kind of layer (not in {output}):",
-            *section_lines(timed.times(sections)),
-        ]
+        lines += [f"{kind} is another kind of layer (not in {output}):", *section_lines(timed.times(sections))]
     lines += [*timed.left_out, f"wrote {output}"]
     if into is not None:
         measured = [one for one in timed.samples.values() if one.trials_s]

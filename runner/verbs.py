@@ -353,11 +353,7 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
         raise ConfigError(where="aiob", key="--seq_len", value=None, allowed=f"{options.config} says none: give it")
     check_outputs({"--output": options.output, "--into": options.into}, folders={}, inputs={"--config": options.config})
     request = ModuleRun(
-        model=config.model,
-        tp=options.tp,
-        ep=options.ep,
-        micro_batch=options.micro_batch,
-        seq_len=seq_len,
+        model=config.model, tp=options.tp, ep=options.ep, micro_batch=options.micro_batch, seq_len=seq_len
     )
     device = measuring_device(options.device, root, float("inf"))
     if options.compile:

@@ -43,13 +43,7 @@ _HOMES = {
     "solver.report.frames": ("to_frame", "write_parquet"),
     "solver.search": ("Result",),
     "solver.api": ("Session", "ask", "sweep"),
-    "spec.errors": (
-        "ConfigError",
-        "MissingCurveError",
-        "NoFeasiblePlanError",
-        "ProfileError",
-        "UserError",
-    ),
+    "spec.errors": ("ConfigError", "MissingCurveError", "NoFeasiblePlanError", "ProfileError", "UserError"),
 }
 
 

@@ -274,8 +274,7 @@ def steps_s(table: Estimate, times: StageTimes, end_s: FloatArray) -> FloatArray
     # The optimizer waits for the global gradient norm, so for the last stage of all, and the step for the slowest
     # update.
     return np.asarray(
-        np.maximum.reduceat(ready_s, stages.starts) + np.maximum.reduceat(after_s, stages.starts),
-        dtype=np.float64,
+        np.maximum.reduceat(ready_s, stages.starts) + np.maximum.reduceat(after_s, stages.starts), dtype=np.float64
     )
 
 

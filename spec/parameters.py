@@ -7,14 +7,7 @@ with one exception that its publishers count too: DeepSeek-V3's router correctio
 from dataclasses import dataclass
 
 from spec.mixers.mixer import mixer_parameters
-from spec.model import (
-    ACTIVATION_PARAMETERS,
-    BlockSpec,
-    MlpSpec,
-    ModelSpec,
-    MoeSpec,
-    PositionKind,
-)
+from spec.model import ACTIVATION_PARAMETERS, BlockSpec, MlpSpec, ModelSpec, MoeSpec, PositionKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,12 +76,7 @@ class Section:
         return value
 
     def number(
-        self,
-        key: str,
-        default: float | None = None,
-        *,
-        positive: bool = True,
-        maximum: float = MOST_OF_A_FACTOR,
+        self, key: str, default: float | None = None, *, positive: bool = True, maximum: float = MOST_OF_A_FACTOR
     ) -> float:
         """Returns a number up to ``maximum``: above zero, or zero too if ``positive`` is False; required when there is no
         default."""

@@ -48,8 +48,7 @@ def marks(place: int, question: Question) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize(
-    "question",
-    [pytest.param(one, id=identity(one), marks=marks(place, one)) for place, one in enumerate(QUESTIONS)],
+    "question", [pytest.param(one, id=identity(one), marks=marks(place, one)) for place, one in enumerate(QUESTIONS)]
 )
 def test_the_first_answer_can_be_launched(question: Question, tmp_path: Path) -> None:
     model, cluster, framework, gpus, tokens, seq_len, least_mfu, most_mfu = question

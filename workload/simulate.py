@@ -18,13 +18,7 @@ from workload.diagnostics import Severity, summary_of
 from workload.report import CLOSED_FORM, part_lines, print_lines
 from workload.simai.busbw import NIC_GIB, NVLINK_GIB, SHIPPED, read_busbw, read_ratio_tables, simai_network
 from workload.simai.check import check_simai
-from workload.simai.closed_form import (
-    AnalyticalOptions,
-    PrintedTimes,
-    price_simai,
-    row_lines,
-    summary_lines,
-)
+from workload.simai.closed_form import AnalyticalOptions, PrintedTimes, price_simai, row_lines, summary_lines
 from workload.simai.format import SimaiGroup, SimaiWorkload
 from workload.simai.reader import SimaiFile, read_simai, usable_workload
 from workload.simai.replay import ReplayReport, replay_simai
@@ -75,10 +69,7 @@ def wants_files(options: argparse.Namespace) -> bool:
 
 
 def write_results(
-    options: argparse.Namespace,
-    workload: SimaiWorkload,
-    closed_form: AnalyticalOptions,
-    report: PrintedTimes,
+    options: argparse.Namespace, workload: SimaiWorkload, closed_form: AnalyticalOptions, report: PrintedTimes
 ) -> Iterator[Path]:
     """Write the rows to --rows, and with -r what the binary writes where it writes it (results/PREFIXEndToEnd.csv,
     made under the working folder). Raises ExportError."""

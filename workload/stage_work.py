@@ -9,19 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ops.layout import Layout, group_of
-from ops.op import (
-    Attention,
-    Axis,
-    BatchedGemm,
-    Comm,
-    CpuOverhead,
-    GroupedGemm,
-    HostTransfer,
-    Lane,
-    Op,
-    Pass,
-    Phase,
-)
+from ops.op import Attention, Axis, BatchedGemm, Comm, CpuOverhead, GroupedGemm, HostTransfer, Lane, Op, Pass, Phase
 from ops.roles import Identity
 from profdb.cases import AttentionCase
 from solver.estimate import Estimate, estimate_memory, step_operations

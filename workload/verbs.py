@@ -16,14 +16,7 @@ from workload.aicb.aiob import add_import_aiob, import_aiob
 from workload.aicb.flags import add_generate
 from workload.aicb.write_files import write_files
 from workload.diagnostics import Severity
-from workload.report import (
-    finding_lines,
-    flow_lines,
-    group_lines,
-    print_lines,
-    shape_line,
-    topology_line,
-)
+from workload.report import finding_lines, flow_lines, group_lines, print_lines, shape_line, topology_line
 from workload.simai.check import check_simai
 from workload.simai.reader import read_simai
 from workload.simulate import add_simulate, simulate

@@ -67,12 +67,7 @@ def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
             np.maximum(earlier, 1),
             "step.host_gradients_summed",
         ),
-        _step(
-            Role.GRADIENTS_TO_HOST,
-            elements * HOST_GRADIENT_BYTES,
-            np.ones_like(earlier),
-            "step.host_gradients",
-        ),
+        _step(Role.GRADIENTS_TO_HOST, elements * HOST_GRADIENT_BYTES, np.ones_like(earlier), "step.host_gradients"),
     ]
 
 

@@ -272,12 +272,7 @@ def step_ops(context: LayerContext, on_rank: RankParameters, tied: IntArray, *, 
 
 
 def _reduction(
-    name: str,
-    kind: Collective,
-    axis: Axis,
-    size_bytes: IntArray | FloatArray,
-    dtype: str,
-    owner: Owner = Owner.DENSE,
+    name: str, kind: Collective, axis: Axis, size_bytes: IntArray | FloatArray, dtype: str, owner: Owner = Owner.DENSE
 ) -> Comm:
     """Returns a collective of the step over gradients of the parameters of ``owner``."""
     what = Identity(module=Module.STEP, role=Role.GRADIENT_REDUCTION, name=f"{Module.STEP}.{name}")

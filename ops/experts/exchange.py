@@ -175,8 +175,7 @@ def expert_all_to_all(
     # Tokens may travel in fp8 to the experts (DeepSeek-V3); sums and gradients travel as activations do.
     forward_dtype = precision.moe_dispatch if role is Role.DISPATCH else precision.activation
     return Pass(
-        forward=(one_way(Phase.FORWARD, forward_dtype),),
-        backward=(one_way(Phase.INPUT_GRAD, precision.activation),),
+        forward=(one_way(Phase.FORWARD, forward_dtype),), backward=(one_way(Phase.INPUT_GRAD, precision.activation),)
     )
 
 

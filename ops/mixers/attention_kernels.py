@@ -166,12 +166,7 @@ def _of(role: Role, label: str = "") -> Identity:
 
 
 def _kernel(
-    context: LayerContext,
-    what: Identity,
-    word: str,
-    rows: IntArray,
-    width: IntArray,
-    saved: IntArray | int = 0,
+    context: LayerContext, what: Identity, word: str, rows: IntArray, width: IntArray, saved: IntArray | int = 0
 ) -> Pass:
     """Returns a kernel that keeps so many channels of its ``width``."""
     return kernel(context, Kernel(what, word, rows, width, saved_bytes=context.activations(rows, saved)))

@@ -165,11 +165,7 @@ def _kernels(
     return tuple(result)
 
 
-ROLES = {
-    Collective.P2P: Role.RING_P2P,
-    Collective.ALL_GATHER: Role.GATHER,
-    Collective.REDUCE_SCATTER: Role.REDUCE,
-}
+ROLES = {Collective.P2P: Role.RING_P2P, Collective.ALL_GATHER: Role.GATHER, Collective.REDUCE_SCATTER: Role.REDUCE}
 RING = OpKey(Module.ATTENTION, Role.RING)
 
 

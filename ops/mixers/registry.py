@@ -11,8 +11,4 @@ from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
 
-MIXERS: dict[type[Mixer], MixerRow[Any]] = {
-    AttentionSpec: ATTENTION,
-    Mamba2Spec: MAMBA2,
-    GatedDeltaSpec: GATED_DELTA,
-}
+MIXERS: dict[type[Mixer], MixerRow[Any]] = {AttentionSpec: ATTENTION, Mamba2Spec: MAMBA2, GatedDeltaSpec: GATED_DELTA}

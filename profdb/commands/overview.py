@@ -47,7 +47,7 @@ def overview_lines(profile: ProfileDatabase) -> list[str]:
         f"machine   {machine.gpu}"
         + (f", {machine.memory_bytes / 2**30:.0f} GiB" if machine.memory_bytes else "")
         + f", {machine.nodes} x {machine.gpus_per_node} GPUs"
-        + (f", cluster {machine.cluster}" if machine.cluster else ""),
+        + (f", cluster {machine.cluster}" if machine.cluster else "")
     ]
     software = [("driver", machine.driver), ("torch", machine.torch), ("NCCL", machine.nccl)]
     versions = [f"{name} {value}" for name, value in software if value]

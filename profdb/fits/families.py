@@ -149,28 +149,18 @@ def optimizer_shapes(columns: Columns, labels: Labels) -> KernelShapes:
     elements = columns["elements"].astype(np.float64)
     tensors = columns["tensors"].astype(np.float64)
     per_element = 2.0 * dtype_bytes(labels["parameter_dtype"]) + dtype_bytes(labels["gradient_dtype"]) + 16.0
-    return KernelShapes(
-        sizes=[elements, tensors],
-        flops=np.zeros_like(elements),
-        size_bytes=per_element * elements,
-    )
+    return KernelShapes(sizes=[elements, tensors], flops=np.zeros_like(elements), size_bytes=per_element * elements)
 
 
 def fit_host(columns: Columns, labels: Labels, seconds: FloatArray, noise: float) -> Arrays:
     """Returns the fit of one kind of host cost: the median over its samples, seconds."""
-    return {
-        "seconds": np.asarray([float(np.median(seconds))]),
-        "noise": np.asarray([noise]),
-        "cv_error": np.zeros(0),
-    }
+    return {"seconds": np.asarray([float(np.median(seconds))]), "noise": np.asarray([noise]), "cv_error": np.zeros(0)}
 
 
 def predict_host(arrays: Arrays, columns: Columns, labels: Labels) -> CurvePrediction:
     """Returns the stored cost, an array of length 1."""
     return CurvePrediction(
-        seconds=arrays["seconds"].copy(),
-        relative_std=arrays["noise"].copy(),
-        inside=np.ones(1, dtype=np.bool_),
+        seconds=arrays["seconds"].copy(), relative_std=arrays["noise"].copy(), inside=np.ones(1, dtype=np.bool_)
     )
 
 

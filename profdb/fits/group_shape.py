@@ -34,13 +34,7 @@ BODY_BOUNDS = (0.5, 2.0)
 """Assumption: a body on the line through two shapes stays within these factors of the one from the nearer alone."""
 
 OWN_NIC = frozenset(
-    {
-        Collective.ALL_TO_ALL,
-        Collective.P2P,
-        Collective.GATHER,
-        Collective.SCATTER,
-        Collective.HYPERCUBE,
-    }
+    {Collective.ALL_TO_ALL, Collective.P2P, Collective.GATHER, Collective.SCATTER, Collective.HYPERCUBE}
 )
 """Operations of single messages: each leaves through its rank's own NIC."""
 

@@ -244,8 +244,4 @@ def fit_error(arrays: Arrays) -> dict[str, float]:
     errors = arrays.get("cv_error", np.zeros(0))
     if not errors.size:
         return {"median": 0.0, "p90": 0.0, "worst": 0.0}
-    return {
-        "median": float(np.median(errors)),
-        "p90": float(np.quantile(errors, 0.9)),
-        "worst": float(errors.max()),
-    }
+    return {"median": float(np.median(errors)), "p90": float(np.quantile(errors, 0.9)), "worst": float(errors.max())}

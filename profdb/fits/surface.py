@@ -135,9 +135,7 @@ def predict_surface(arrays: Arrays, shapes: KernelShapes) -> CurvePrediction:
     if share > 0.0:
         value = _mix(value, read_trees(arrays, points), share, reading.distance)
     return CurvePrediction(
-        seconds=roofline_s(arrays["rates"], shapes) * np.exp(value),
-        relative_std=spread,
-        inside=reading.inside,
+        seconds=roofline_s(arrays["rates"], shapes) * np.exp(value), relative_std=spread, inside=reading.inside
     )
 
 
@@ -171,12 +169,7 @@ def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
     if lines["coords"].shape[0] < 3:
         none = np.zeros(0)
         return Trial(
-            blend=CANDIDATES[0],
-            metric=metric,
-            errors=none,
-            distances=none,
-            predicted=none,
-            rows=none.astype(np.int64),
+            blend=CANDIDATES[0], metric=metric, errors=none, distances=none, predicted=none, rows=none.astype(np.int64)
         )
     # Fixed seeds here and in ``_with_trees``: the same samples give the same fit.
     rows = np.random.default_rng(0).permutation(target.shape[0])[:CV_POINTS]

@@ -46,12 +46,7 @@ def module_samples(sections: Mapping[str, ModuleTime], run: AiobRun) -> tuple[li
         Sample(
             case=cases[name],
             trials_s=(time.avg_us * US,),
-            launched={
-                "source": "aiob",
-                "module": name,
-                "min_s": time.min_us * US,
-                "max_s": time.max_us * US,
-            },
+            launched={"source": "aiob", "module": name, "min_s": time.min_us * US, "max_s": time.max_us * US},
         )
         for name, time in sections.items()
         if name in cases
@@ -66,10 +61,7 @@ def module_cases(run: AiobRun) -> dict[str, Case]:
     if not isinstance(attention, AttentionSpec) or len(run.model.main_blocks) > 1:
         names = ", ".join(sorted({mixer.name for mixer in run.model.mixers}))
         raise ConfigError(
-            where="AIOB import",
-            key="model",
-            value=run.model.name,
-            allowed=f"equal layers of attention, not {names}",
+            where="AIOB import", key="model", value=run.model.name, allowed=f"equal layers of attention, not {names}"
         )
     for key, value in (("tp", run.tp), ("micro_batch", run.micro_batch), ("seq_len", run.seq_len)):
         if value < 1:

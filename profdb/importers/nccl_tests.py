@@ -37,9 +37,7 @@ PROGRAMS: dict[str, Collective] = {
     "hypercube": Collective.HYPERCUBE,
 }
 
-REFUSED: dict[str, str] = {
-    "alltoallv": "sends unequal parts that the log does not state",
-}
+REFUSED: dict[str, str] = {"alltoallv": "sends unequal parts that the log does not state"}
 """Programs whose rows cannot become cases, and why."""
 
 DTYPES: dict[str, str] = {

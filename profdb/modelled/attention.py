@@ -16,12 +16,7 @@ import numpy as np
 
 from ops.op import AttentionCall
 from profdb.fits.families import BACKWARD_PRODUCTS
-from profdb.modelled.gemm import (
-    FILL_CYCLES,
-    LAUNCH_S,
-    MMA_EFFICIENCY,
-    gemm_seconds,
-)
+from profdb.modelled.gemm import FILL_CYCLES, LAUNCH_S, MMA_EFFICIENCY, gemm_seconds
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
 from spec.arrays import BoolArray, FloatArray, IntArray, bools

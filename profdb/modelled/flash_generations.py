@@ -54,10 +54,7 @@ FORWARD_CAUSAL = {
     128: (191, 260, 298, 319, 333, 335),
     256: (208, 251, 278, 293, 297, 298),
 }
-BACKWARD_FULL = {
-    64: (198, 238, 264, 279, 287, 291),
-    128: (214, 260, 291, 310, 318, 322),
-}
+BACKWARD_FULL = {64: (198, 238, 264, 279, 287, 291), 128: (214, 260, 291, 310, 318, 322)}
 # The published calls: tokens of all sequences, channels of all heads (2307.08691 sec. 4.1).
 PUBLISHED_TOKENS, PUBLISHED_CHANNELS = 16384, 2048
 BLOCK = 128  # queries, or keys in the backward, of a block (2307.08691 sec. 3.3)

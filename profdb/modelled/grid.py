@@ -81,14 +81,7 @@ def _linears(tokens: Iterable[int], dtype: str, *, bias: bool = False, scale_rec
             ("TN", outputs, count, inputs),
         ):
             yield GemmCase(
-                m=m,
-                k=k,
-                n=n,
-                layout=layout,
-                dtype_in=dtype,
-                dtype_out=out,
-                bias=bias,
-                scale_recipe=scale_recipe,
+                m=m, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=out, bias=bias, scale_recipe=scale_recipe
             )
 
 
@@ -101,14 +94,7 @@ def grouped_cases(cluster: ClusterSpec) -> Iterator[GroupedGemmCase]:
         for k, n, rows in product(EXPERT_FEATURES, EXPERT_FEATURES, FEW_TOKENS[1:]):
             out = dtype if dtype_bytes(dtype) >= 2 else "bf16"
             case = GroupedGemmCase(
-                groups=groups,
-                m=rows,
-                k=k,
-                n=n,
-                layout=layout,
-                dtype_in=dtype,
-                dtype_out=out,
-                scale_recipe=recipe,
+                groups=groups, m=rows, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=out, scale_recipe=recipe
             )
             # An expert's two widths differ, and a group has at least one row.
             if rows >= groups and k != n:

@@ -36,13 +36,7 @@ class WeighedCase:
 def write_cases(path: Path, cases: Sequence[WeighedCase], origin: Mapping[str, object]) -> None:
     """Writes the cases in their order, whole or not at all; ``origin`` describes the search."""
     lines = [
-        json.dumps(
-            {
-                "seconds": one.seconds,
-                "family": FAMILY_OF[type(one.case)].value,
-                "case": asdict(one.case),
-            }
-        )
+        json.dumps({"seconds": one.seconds, "family": FAMILY_OF[type(one.case)].value, "case": asdict(one.case)})
         for one in cases
     ]
     head = f'{{"format": {json.dumps(FORMAT)},\n "origin": {json.dumps(dict(origin))},\n "cases": [\n'

@@ -32,10 +32,7 @@ def check_table(table: SampleTable, where: str) -> None:
     counts = np.diff(table.trial_offsets)
     if np.any(counts < 0):
         raise ProfileError(f"{where}: trial offsets run backwards; the file is damaged")
-    for name, column, allowed in (
-        ("status", table.status, len(STATUSES)),
-        ("origin", table.origin, len(Origin)),
-    ):
+    for name, column, allowed in (("status", table.status, len(STATUSES)), ("origin", table.origin, len(Origin))):
         if table.size and not 0 <= int(column.min()) <= int(column.max()) < allowed:
             raise ProfileError(f"{where}: unknown {name} code; the file is damaged or newer than this program")
     if np.any(counts[table.status == STATUSES.index("ok")] == 0):

@@ -212,9 +212,7 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         stand_in="torch SiLU: the bytes of a convolution over a few tokens that ends in it",
     ),
     "gelu": KernelFunction(
-        operands=one_activation,
-        forward=lambda x: functional.gelu(x, approximate="tanh"),
-        one_kernel=True,
+        operands=one_activation, forward=lambda x: functional.gelu(x, approximate="tanh"), one_kernel=True
     ),
     "add": KernelFunction(
         operands=two_activations,
@@ -223,8 +221,7 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         one_kernel=True,
     ),
     "bias_dropout_add": KernelFunction(
-        operands=with_residual,
-        forward=lambda x, bias, residual: functional.dropout(x + bias, DROPOUT, True) + residual,
+        operands=with_residual, forward=lambda x, bias, residual: functional.dropout(x + bias, DROPOUT, True) + residual
     ),
     # The gradient of a bias is a sum over rows.
     "bias": KernelFunction(
@@ -234,13 +231,10 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         one_kernel=True,
     ),
     "masked_softmax": KernelFunction(
-        operands=with_mask,
-        forward=lambda x, hidden: torch.softmax(x.masked_fill(hidden, -torch.inf), dim=-1),
+        operands=with_mask, forward=lambda x, hidden: torch.softmax(x.masked_fill(hidden, -torch.inf), dim=-1)
     ),
     "dropout": KernelFunction(
-        operands=one_activation,
-        forward=lambda x: functional.dropout(x, DROPOUT, True),
-        one_kernel=True,
+        operands=one_activation, forward=lambda x: functional.dropout(x, DROPOUT, True), one_kernel=True
     ),
     "cross_entropy": KernelFunction(
         operands=with_softmax,
@@ -249,17 +243,14 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         one_kernel=True,
     ),
     "cross_entropy_unfused": KernelFunction(
-        operands=with_targets,
-        forward=lambda logits, targets: functional.cross_entropy(logits.float(), targets),
+        operands=with_targets, forward=lambda logits, targets: functional.cross_entropy(logits.float(), targets)
     ),
     **{
         loss: KernelFunction(operands=with_targets, forward=functional.cross_entropy)
         for loss in ("cross_entropy_16bit", "cross_entropy_fused")
     },
     "embedding": KernelFunction(
-        operands=with_table,
-        forward=lambda table, tokens: functional.embedding(tokens, table),
-        one_kernel=True,
+        operands=with_table, forward=lambda table, tokens: functional.embedding(tokens, table), one_kernel=True
     ),
     # 16 bits to fp32 forward, back to 16 bits backward.
     "cast": KernelFunction(

@@ -46,10 +46,7 @@ def launch_overlap(case: OverlapCase, world: World) -> Launched:
     names = [f"torch {world.backend} {case.collective.value}"] * bool(exchanges)
     names += [multiplied.implementation] * bool(products)
     return Launched(
-        case=case,
-        calls=(together(exchanges, products),),
-        implementation=" beside ".join(names),
-        collective=True,
+        case=case, calls=(together(exchanges, products),), implementation=" beside ".join(names), collective=True
     )
 
 

@@ -25,10 +25,7 @@ def collective_cases(domain_ranks: int, domains: int, dtype: str) -> list[Planne
     # Tier 0 has every shape at few sizes, tiers 1 and 2 the sizes between.
     for tier, sizes in enumerate((SKELETON_BYTES, BEND_BYTES, FILL_BYTES)):
         for tiling in all_tilings(domain_ranks, domains):
-            plans += in_tier(
-                tier,
-                (case(kind, size, tiling, dtype) for kind in GROUP_COLLECTIVES for size in sizes),
-            )
+            plans += in_tier(tier, (case(kind, size, tiling, dtype) for kind in GROUP_COLLECTIVES for size in sizes))
         for tiling in pair_tilings(domain_ranks, domains):
             plans += in_tier(tier, (case(Collective.P2P, size, tiling, dtype) for size in sizes))
     return plans + uncrowded_cases(domain_ranks, domains, dtype)

@@ -124,11 +124,7 @@ def warm_cases() -> list[PlannedCase]:
         2,
         (
             WarmKernelCase(
-                kernel=case.kernel,
-                direction=case.direction,
-                rows=case.rows,
-                width=case.width,
-                dtype=case.dtype,
+                kernel=case.kernel, direction=case.direction, rows=case.rows, width=case.width, dtype=case.dtype
             )
             for case in cold
         ),

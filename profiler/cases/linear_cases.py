@@ -40,11 +40,7 @@ CPU_TOKENS = (16, 64, 128, 256, 512, 1024)
 
 def linear_gemms(tokens: int, inputs: int, outputs: int, dtype: str) -> tuple[GemmCase, ...]:
     """Returns forward NT, input gradient NN and weight gradient TN of one Linear (profdb.cases.GemmCase)."""
-    shapes = (
-        (tokens, inputs, outputs, "NT"),
-        (tokens, outputs, inputs, "NN"),
-        (outputs, tokens, inputs, "TN"),
-    )
+    shapes = ((tokens, inputs, outputs, "NT"), (tokens, outputs, inputs, "NN"), (outputs, tokens, inputs, "TN"))
     return tuple(GemmCase(m=m, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=dtype) for m, k, n, layout in shapes)
 
 
@@ -126,11 +122,7 @@ def attention_products(dtype: str, lengths: Iterable[int] = (1024, 2048, 4096)) 
         GemmCase(batch=heads, m=m, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=dtype)
         for heads in (8, 32, 64)
         for length in lengths
-        for m, k, n, layout in (
-            (length, 128, length, "NT"),
-            (length, length, 128, "NN"),
-            (length, length, 128, "TN"),
-        )
+        for m, k, n, layout in ((length, 128, length, "NT"), (length, length, 128, "NN"), (length, length, 128, "TN"))
     ]
 
 

@@ -92,10 +92,7 @@ def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPres
     as well."""
     if config.seq_len is None:
         raise ConfigError(
-            where=config.path,
-            key="seq_len",
-            value=None,
-            allowed="a config with a sequence length, or --seq_len",
+            where=config.path, key="seq_len", value=None, allowed="a config with a sequence length, or --seq_len"
         )
     request = JobRequest(
         world_size=tp,

@@ -31,9 +31,7 @@ class OverlapGrid:
 
 
 ON_GPU = OverlapGrid(
-    product=(8192, 4096, 4096),
-    sizes=(4 * MIB, 64 * MIB, 512 * MIB),
-    mixes=((8, 0), (0, 8), (1, 8), (8, 1), (64, 1)),
+    product=(8192, 4096, 4096), sizes=(4 * MIB, 64 * MIB, 512 * MIB), mixes=((8, 0), (0, 8), (1, 8), (8, 1), (64, 1))
 )
 """The product takes about 0.4 ms on an H100, a collective of these sizes 0.03 to 20 ms by links and ranks. From one
 product with eight collectives to 64 with one, some mixes have longer products and some longer collectives."""

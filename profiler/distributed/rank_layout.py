@@ -126,10 +126,7 @@ def check(layout: RankLayout) -> None:
     """Raises ConfigError unless ranks are in blocks of equal nodes and the port exists."""
     if not 1 <= layout.master_port <= MOST_PORT:
         raise ConfigError(
-            where="environment",
-            key="MASTER_PORT",
-            value=layout.master_port,
-            allowed=f"a port from 1 to {MOST_PORT}",
+            where="environment", key="MASTER_PORT", value=layout.master_port, allowed=f"a port from 1 to {MOST_PORT}"
         )
     if layout.size < 1 or layout.local_size < 1 or layout.size % layout.local_size:
         raise ConfigError(

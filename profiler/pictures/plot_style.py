@@ -17,16 +17,7 @@ from spec.arrays import ints
 from spec.origin import ORIGIN_NAMES, Origin
 
 DPI = 130
-COLOURS: tuple[str, ...] = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-    "#8C6D31",
-)
+COLOURS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 """Distinguishable for colour-blind readers: Okabe and Ito, "Color Universal Design", 2008; and one brown."""
 MARKERS = "osD^vP*X"
 

@@ -144,12 +144,7 @@ def draw_collectives_overview(bandwidth: Axes, latency: Axes, series: list[Serie
         if largest is None or one.intra * one.inter > largest.intra * largest.inter:
             widest[one.collective.value] = one
     for number, one in enumerate(widest.values()):
-        style: dict[str, Any] = {
-            "marker": MARKERS[number],
-            "color": COLOURS[number],
-            "markersize": 4,
-            "linewidth": 1.0,
-        }
+        style: dict[str, Any] = {"marker": MARKERS[number], "color": COLOURS[number], "markersize": 4, "linewidth": 1.0}
         label = f"{one.collective.value} {one.intra} x {one.inter}"
         rate = one.size_bytes / 1e9 * one.busbw_factor / one.median_s
         bandwidth.plot(one.size_bytes, rate, label=label, **style)

@@ -136,11 +136,7 @@ def summary_lines(log: Log) -> list[str]:
     for stage, epochs in (("init", init), ("train", train)):
         items = [item for epoch in epochs for item in epoch]
         if items:
-            lines += [
-                f"Detailed comm info for {stage} stage (times in ms, bandwidth in GiB/s)",
-                *_table(items),
-                "",
-            ]
+            lines += [f"Detailed comm info for {stage} stage (times in ms, bandwidth in GiB/s)", *_table(items), ""]
     return lines + list(_iterations(log.epoch_times))
 
 

@@ -19,13 +19,7 @@ from solver.problem.problem import Problem
 from solver.problem.request import Request
 from solver.problem.requested_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError
-from workload.aicb.csv_workload import (
-    COMPUTATION,
-    EPOCH_END,
-    Arguments,
-    GeneralItem,
-    Workload,
-)
+from workload.aicb.csv_workload import COMPUTATION, EPOCH_END, Arguments, GeneralItem, Workload
 from workload.aicb.plan_rows import GeneralOptions, general_items
 from workload.diagnostics import WorkloadError
 from workload.stage_work import stage_works
@@ -318,12 +312,7 @@ def task_from_files(files: Sequence[Path], options: DegreeOptions, world: int) -
 
 
 def task_from_workloads(
-    workloads: Sequence[Workload],
-    paths: Sequence[Path],
-    degrees: Degrees,
-    *,
-    arguments: Arguments,
-    name: str,
+    workloads: Sequence[Workload], paths: Sequence[Path], degrees: Degrees, *, arguments: Arguments, name: str
 ) -> ReplayTask:
     """The task of one workload for each stage. Raises WorkloadError when they do not fit together."""
     # Ranks compare digests (read_on_all_ranks): all nodes must have the same files.

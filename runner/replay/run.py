@@ -398,11 +398,7 @@ def _recorder(options: ReplayOptions, task: ReplayTask, world: World) -> Recorde
 
 
 def _replay(
-    options: ReplayOptions,
-    replayer: Replayer,
-    init: Launches,
-    iterations: tuple[Launches, ...],
-    recorder: Recorder,
+    options: ReplayOptions, replayer: Replayer, init: Launches, iterations: tuple[Launches, ...], recorder: Recorder
 ) -> None:
     """Run initialisation, the warm-up (the first iteration, not recorded), then every iteration."""
     prepared = [replayer.prepare(one) for one in (init, *iterations)]

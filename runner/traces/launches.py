@@ -211,10 +211,7 @@ def cpu_launches(calls: Sequence[Call], events: Sequence[Event]) -> Iterator[Iss
         elif event.name.startswith(ATEN) and call.owner is None and not call.calls_same and call.self_s > 0:
             part = Part.OPTIMIZER if call.optimizer else Part.KERNEL
             key = Key(part=part, what=part.value)
-            yield (
-                event.start_s,
-                MeasuredLaunch(key=key, name=event.name, start_s=event.start_s, seconds=call.self_s),
-            )
+            yield (event.start_s, MeasuredLaunch(key=key, name=event.name, start_s=event.start_s, seconds=call.self_s))
 
 
 def _host_launch(key: Key, event: Event) -> MeasuredLaunch:

@@ -256,17 +256,9 @@ def _split_backward(training: TrainingConfig) -> Iterator[Refusal]:
     plan = training.plan
     rounds = plan.num_micro // plan.pp
     if plan.schedule is not Schedule.ZB_V and rounds and plan.num_micro % rounds:
-        yield (
-            "micro-batches",
-            plan.num_micro,
-            f"with {plan.schedule.value} a multiple of {rounds}, its rounds",
-        )
+        yield ("micro-batches", plan.num_micro, f"with {plan.schedule.value} a multiple of {rounds}, its rounds")
     if plan.zero_stage > 1:
-        yield (
-            "zero_stage",
-            plan.zero_stage,
-            f"0 or 1 with {plan.schedule.value}: FSDP2 takes no split backward",
-        )
+        yield ("zero_stage", plan.zero_stage, f"0 or 1 with {plan.schedule.value}: FSDP2 takes no split backward")
     if training.compiled:
         yield "--compile", True, f"no compiled blocks with {plan.schedule.value}"
 

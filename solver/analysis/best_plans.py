@@ -204,11 +204,7 @@ def _gib_up(size_bytes: float) -> str:
 
 
 def best_plans(
-    problem: Problem,
-    constraints: Constraints,
-    *,
-    top_k: int = 10,
-    tick: Callable[[], object] = lambda: None,
+    problem: Problem, constraints: Constraints, *, top_k: int = 10, tick: Callable[[], object] = lambda: None
 ) -> Result:
     """Returns the result of a search under the constraints. ``tick`` as in solver.search.
 

@@ -232,11 +232,7 @@ def _row(problem: Problem, piece: str, one: TimedOp, table: Estimate, *, waited_
 
 
 def _assembly(
-    problem: Problem,
-    table: Estimate,
-    seconds: StageTimes,
-    stage: int,
-    step: tuple[float, dict[str, float]],
+    problem: Problem, table: Estimate, seconds: StageTimes, stage: int, step: tuple[float, dict[str, float]]
 ) -> tuple[StepRow, ...]:
     """Returns the step of the slowest stage as a sum: passes of its pieces times micro-batches, waiting, the step's
     end. ``step`` are the seconds of the step, and of waiting by part."""

@@ -37,8 +37,7 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """Returns the parser of the command's options."""
     parser = OneLineParser(
-        prog=program,
-        description="Fit a handful of factors to a few measured steps of your cluster.",
+        prog=program, description="Fit a handful of factors to a few measured steps of your cluster."
     )
     parser.add_argument(
         "--steps",

@@ -120,10 +120,7 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
     settings = _plan_settings(where, line) or inputs.config.plan
     if settings is None or settings == PlanSettings():
         raise ConfigError(
-            where=where,
-            key="plan",
-            value=None,
-            allowed="a plan in column plan, in tp, pp, ..., or in the config",
+            where=where, key="plan", value=None, allowed="a plan in column plan, in tp, pp, ..., or in the config"
         )
     plan = plan_of(settings, inputs.problem, where)
     check_order(plan, inputs.problem, where)

@@ -11,16 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from solver.estimate import (
-    Estimate,
-    StageTimes,
-    StepTime,
-    assemble_step,
-    least_ends_s,
-    pipelines,
-    stage_times,
-    steps_s,
-)
+from solver.estimate import Estimate, StageTimes, StepTime, assemble_step, least_ends_s, pipelines, stage_times, steps_s
 from solver.pipeline.spans import spans_of
 from solver.plans.layers import layer_table
 from solver.plans.plan_table import Plan

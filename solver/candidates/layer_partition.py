@@ -52,10 +52,7 @@ class PlanGroup:
 
 
 def repartition(
-    problem: Problem,
-    candidates: Sequence[Candidates],
-    limit: tuple[float, float],
-    relax: Relax,
+    problem: Problem, candidates: Sequence[Candidates], limit: tuple[float, float], relax: Relax
 ) -> list[Candidates]:
     """Returns plans with other partitions that fit and could win: that need at most so many bytes, and have a bound
     below so many seconds (``limit``). Where none fits as it is, ``relax`` recomputes some of its layers."""

@@ -68,14 +68,7 @@ DEEPEP_SOURCE_BYTES, DEEPEP_ROUTING_BYTES = 8.0, 128 * (8.0 + 4.0 + 4.0)
 DEEPEP_LINE_BYTES = 16.0
 DEEPEP_NODE = 8
 # By the largest group that has them, tokens that a channel receives over NVLink and between nodes.
-DEEPEP_CHUNKS = (
-    (8, 256, 128),
-    (16, 288, 140),
-    (64, 288, 128),
-    (96, 480, 132),
-    (128, 560, 132),
-    (1 << 30, 720, 132),
-)
+DEEPEP_CHUNKS = ((8, 256, 128), (16, 288, 140), (64, 288, 128), (96, 480, 132), (128, 560, 132), (1 << 30, 720, 132))
 
 # qkv_fprop, fc1_fprop, proj_dgrad, fc2_dgrad, and beside weight gradients proj_wgrad, fc2_wgrad (since 2025-08)
 GATHERING = 6

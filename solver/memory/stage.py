@@ -243,11 +243,7 @@ TERMS: tuple[Term, ...] = (
     Term("optimizer_bytes", lambda s: s.offloads, offloaded_optimizer_bytes),
     Term("host_bytes", lambda s: s.offloads, lambda s: optimizer_host_bytes(s.context, s.owned)),
     # Activations on the host, and outputs of pipeline stages.
-    Term(
-        "host_bytes",
-        lambda s: any(kind.host_bytes.any() for kind in s.tables.kinds[:-2]),
-        host_activation_bytes,
-    ),
+    Term("host_bytes", lambda s: any(kind.host_bytes.any() for kind in s.tables.kinds[:-2]), host_activation_bytes),
     Term(
         "activations_bytes",
         lambda s: s.job.preset.pipeline.keeps_stage_outputs and bool((s.context.layout.pp > 1).any()),

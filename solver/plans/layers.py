@@ -16,17 +16,7 @@ from ops.context import has_separate_ends
 from ops.cpu_overhead import gathers_before_forwards
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout, unique_rows
-from ops.op import (
-    BatchedGemm,
-    GroupedGemm,
-    HostTransfer,
-    Lane,
-    Op,
-    Ops,
-    Owner,
-    Pass,
-    multiplies_low_precision,
-)
+from ops.op import BatchedGemm, GroupedGemm, HostTransfer, Lane, Op, Ops, Owner, Pass, multiplies_low_precision
 from ops.recompute import Recompute
 from ops.roles import Role
 from solver.plans.plan_table import PlanTable

@@ -326,11 +326,7 @@ UNCUT = "the same plan as mtp, as nothing is sharded"
 RULES: tuple[Rule, ...] = (
     # What the framework supports.
     Rule("the framework does not support this recomputation", "pp", framework_recomputes),
-    Rule(
-        "the framework cannot recompute these modules, or not together with whole layers",
-        "pp",
-        modules_recompute,
-    ),
+    Rule("the framework cannot recompute these modules, or not together with whole layers", "pp", modules_recompute),
     Rule(
         "CUDA graphs of parts of layers exclude offloaded and fully recomputed layers, and recomputed experts around a graphed router",
         "pp",
@@ -338,9 +334,7 @@ RULES: tuple[Rule, ...] = (
         lambda job: bool(job.cuda_graphs) and "full_iteration" not in job.cuda_graphs,
     ),
     Rule(
-        "the framework has no pipeline stages",
-        "pp",
-        lambda d: (d["pp"] == 1) | ("pp" in d.preset.tensor_parallel.axes),
+        "the framework has no pipeline stages", "pp", lambda d: (d["pp"] == 1) | ("pp" in d.preset.tensor_parallel.axes)
     ),
     Rule(
         "the framework has no tensor parallelism",
@@ -358,20 +352,14 @@ RULES: tuple[Rule, ...] = (
         "cp",
         lambda d: (d["cp"] == 1) | ("cp" in d.preset.tensor_parallel.axes),
     ),
-    Rule(
-        "a layer of the model does not support this kind of context parallelism",
-        "cp",
-        mixers_cut_sequences,
-    ),
+    Rule("a layer of the model does not support this kind of context parallelism", "cp", mixers_cut_sequences),
     Rule(
         "sparse attention needs whole sequences, and the strategy exchanges tokens for heads",
         "tp",
         mixers_exchange_heads,
     ),
     Rule(
-        "the framework does not support this schedule",
-        "pp",
-        lambda d: d.schedule.value in d.preset.pipeline.schedules,
+        "the framework does not support this schedule", "pp", lambda d: d.schedule.value in d.preset.pipeline.schedules
     ),
     # Pipeline stages.
     Rule(
@@ -388,9 +376,7 @@ RULES: tuple[Rule, ...] = (
     Rule("the strategy does not run in pipeline stages", "pp", lambda d: (d["pp"] == 1) | d.traits.pipelined),
     # Tensor and sequence parallelism.
     Rule(
-        "tp x cp x pp does not divide the world",
-        "tp",
-        lambda d: d.job.world_size % (d["tp"] * d["cp"] * d["pp"]) == 0,
+        "tp x cp x pp does not divide the world", "tp", lambda d: d.job.world_size % (d["tp"] * d["cp"] * d["pp"]) == 0
     ),
     Rule(
         "heads do not divide by tp",
@@ -409,18 +395,10 @@ RULES: tuple[Rule, ...] = (
         "tp",
         lambda d: (d.sharding.norm_shards(d.layout) == d["tp"]) | (d.experts == 0),
     ),
-    Rule(
-        "weight groups do not divide the stage's ranks",
-        "wp",
-        lambda d: (d.job.world_size // d["pp"]) % d["wp"] == 0,
-    ),
+    Rule("weight groups do not divide the stage's ranks", "wp", lambda d: (d.job.world_size // d["pp"]) % d["wp"] == 0),
     Rule(UNCUT, "wp", lambda d: (d["tp"] > 1) | (d["wp"] > 1) | d.traits.uncut),
     # Experts.
-    Rule(
-        "experts do not divide by ep",
-        "ep",
-        lambda d: d.experts % d["ep"] == 0 if d.experts else d["ep"] == 1,
-    ),
+    Rule("experts do not divide by ep", "ep", lambda d: d.experts % d["ep"] == 0 if d.experts else d["ep"] == 1),
     Rule("ep does not divide the stage's ranks", "ep", lambda d: d.stage_ranks % d["ep"] == 0),
     Rule(
         "ep x etp does not divide the stage's ranks, or there are no experts to shard",
@@ -442,11 +420,7 @@ RULES: tuple[Rule, ...] = (
         lambda d: d.copies(Owner.DENSE) % d["zero_size"] == 0,
     ),
     Rule("zero_size does not divide the weight data-parallel ranks", "zero_size", weight_shards_divide),
-    Rule(
-        "ZeRO stage and shard count disagree",
-        "zero_size",
-        lambda d: (d["zero_stage"] > 0) == (d["zero_size"] > 1),
-    ),
+    Rule("ZeRO stage and shard count disagree", "zero_size", lambda d: (d["zero_stage"] > 0) == (d["zero_size"] > 1)),
     Rule(
         "the framework does not support this ZeRO stage",
         "zero_stage",

@@ -416,32 +416,17 @@ class Schedule(StrEnum):
     placement: Placement
 
     def __new__(
-        cls,
-        name: str,
-        orders: Orders,
-        in_flight: InFlight,
-        traits: OrderTraits,
-        placement: Placement = LOOPED,
+        cls, name: str, orders: Orders, in_flight: InFlight, traits: OrderTraits, placement: Placement = LOOPED
     ) -> Self:
         """Returns a member, which as a string is its name."""
         member = str.__new__(cls, name)
         member._value_ = name
-        member.orders, member.in_flight, member.traits, member.placement = (
-            orders,
-            in_flight,
-            traits,
-            placement,
-        )
+        member.orders, member.in_flight, member.traits, member.placement = (orders, in_flight, traits, placement)
         return member
 
     ONE_F_ONE_B = "1f1b", one_f_one_b, in_flight, OrderTraits(chunks=(1, UNLIMITED_CHUNKS))
     GPIPE = "gpipe", gpipe, in_flight_all, OrderTraits(rounds=False)
-    LOOPED_BFS = (
-        "looped-bfs",
-        breadth_first,
-        in_flight_all,
-        OrderTraits(rounds=False, chunks=(2, UNLIMITED_CHUNKS)),
-    )
+    LOOPED_BFS = ("looped-bfs", breadth_first, in_flight_all, OrderTraits(rounds=False, chunks=(2, UNLIMITED_CHUNKS)))
     ZB_H1 = "zb-h1", zero_bubble_h1, in_flight, OrderTraits(splits_backward=True)
     ZB_H2 = "zb-h2", zero_bubble_h2, in_flight_h2, OrderTraits(splits_backward=True)
     ZB_1P = "zb-1p", zero_bubble_h1, in_flight, OrderTraits(splits_backward=True)
@@ -452,13 +437,7 @@ class Schedule(StrEnum):
         in_flight_chunks,
         OrderTraits(splits_backward=True, chunks=(2, UNLIMITED_CHUNKS)),
     )
-    ZB_V = (
-        "zb-v",
-        zero_bubble_v,
-        in_flight_chunks,
-        OrderTraits(splits_backward=True, chunks=(2, 2)),
-        V_SHAPED,
-    )
+    ZB_V = ("zb-v", zero_bubble_v, in_flight_chunks, OrderTraits(splits_backward=True, chunks=(2, 2)), V_SHAPED)
     DUALPIPE = (
         "dualpipe",
         dualpipe,

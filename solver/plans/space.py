@@ -16,14 +16,7 @@ from ops.strategies import STRATEGIES
 from solver.plans.constraints import MODULE_KEYS, constraint_rules, degrees_under, modules_under
 from solver.plans.plan_columns import PlanColumns
 from solver.plans.plan_table import PlanTable
-from solver.plans.rules import (
-    MOST_CHUNKS,
-    RULES,
-    UNEQUAL,
-    backward_can_split,
-    backward_runs_alone,
-    nearly_equal,
-)
+from solver.plans.rules import MOST_CHUNKS, RULES, UNEQUAL, backward_can_split, backward_runs_alone, nearly_equal
 from solver.plans.schedules import SCHEDULES, Schedule
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
@@ -38,11 +31,7 @@ SHORTEST_PIECE_TOKENS = 4096
 
 Columns = dict[str, Any]
 # Columns that a plan or a constraint may specify, and that no search varies by itself.
-FIXED_COLUMNS: dict[str, tuple[float, ...]] = {
-    "etp": (1,),
-    "optimizer_offload": (0.0,),
-    "offloaded_layers": (0,),
-}
+FIXED_COLUMNS: dict[str, tuple[float, ...]] = {"etp": (1,), "optimizer_offload": (0.0,), "offloaded_layers": (0,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,13 +140,7 @@ def _chunk_numbers(model: ModelSpec, job: JobSpec) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def enumerate_block(
-    model: ModelSpec,
-    job: JobSpec,
-    cluster: ClusterSpec,
-    space: Space,
-    block: Shape,
-) -> Enumeration:
+def enumerate_block(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, space: Space, block: Shape) -> Enumeration:
     """Returns the plans of one block. Columns are added one by one and each rule runs as soon as it can; a rejected
     prefix counts for every plan that it would have grown into."""
     strategy, recompute, schedule = block

@@ -157,11 +157,7 @@ MOST_FILES = 6
 
 
 def transfer(
-    profile: ProfileDatabase,
-    source: Path,
-    measured_on: ClusterSpec,
-    cluster: ClusterSpec,
-    folder: Path | None,
+    profile: ProfileDatabase, source: Path, measured_on: ClusterSpec, cluster: ClusterSpec, folder: Path | None
 ) -> ProfileDatabase:
     """Returns the ``profile`` of the file ``source`` for ``cluster``, with fits, from the cache ``folder`` if it was
     transferred before. A cached file that is damaged or cannot be written is ignored."""

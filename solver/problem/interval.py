@@ -49,12 +49,7 @@ EXPERTS = ("grouped_gemm", "ep_comm")
 PRODUCTS = ("gemm", "grouped_gemm")
 
 
-CAUSES: dict[str, tuple[str, ...]] = {
-    "network": NETWORK,
-    "experts": EXPERTS,
-    "host": ("host",),
-    "waiting": ("bubble",),
-}
+CAUSES: dict[str, tuple[str, ...]] = {"network": NETWORK, "experts": EXPERTS, "host": ("host",), "waiting": ("bubble",)}
 """Parts of a step by what may make them wrong together; products and attention by what they are of."""
 
 

@@ -7,13 +7,7 @@ import numpy as np
 from solver.estimate import Estimate, StepTime, estimate_memory
 from solver.memory.terms import TERM_NAMES, MemoryEstimate
 from solver.plans.plan_table import PlanTable
-from solver.problem.interval import (
-    NEW_SOURCES,
-    Evidence,
-    interval_of,
-    measured_share,
-    standard_errors_s,
-)
+from solver.problem.interval import NEW_SOURCES, Evidence, interval_of, measured_share, standard_errors_s
 from solver.problem.model_flops import mfu, tokens_per_gpu_per_s
 from solver.problem.problem import Problem, cost_under
 from solver.problem.result import Answer, SlowestStage

@@ -136,10 +136,7 @@ def profile_path(request: Request) -> Path:
 def _config(request: Request) -> ConfigFile:
     if request.config is None and request.model_size is None:
         raise ConfigError(
-            "command line",
-            "--config",
-            None,
-            "a model config (configs/*.py, .json or .toml), or a --model_size",
+            "command line", "--config", None, "a model config (configs/*.py, .json or .toml), or a --model_size"
         )
     path = request.config
     if path is None:

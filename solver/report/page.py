@@ -25,13 +25,7 @@ from solver.report.plans import (
     question_section,
     search_sections,
 )
-from solver.report.reasons import (
-    assembly_table,
-    compare_section,
-    operations_table,
-    stages_table,
-    why_not_section,
-)
+from solver.report.reasons import assembly_table, compare_section, operations_table, stages_table, why_not_section
 from solver.report.scaling_picture import row_words, scaling_picture
 from solver.report.sections import KeyFigure, Page, Picture, ReportSection, Table
 from solver.report.sweeps import row_name
@@ -147,10 +141,7 @@ def tiles(inputs: LoadedProblem, best: Answer) -> tuple[KeyFigure, ...]:
             f"of a GPU; {problem.job.global_batch_tokens / best.step_s:,.0f} of all",
         ),
         "MFU": (f"{100 * best.mfu:.1f} %", f"of the dense peak of {problem.job.precision.compute}"),
-        "memory": (
-            f"{in_gib(best.needed_bytes)} GiB",
-            f"of {in_gib(usable_bytes(problem.cluster))} to use",
-        ),
+        "memory": (f"{in_gib(best.needed_bytes)} GiB", f"of {in_gib(usable_bytes(problem.cluster))} to use"),
         "origin": (origin_words(best).split(" ")[0], origin_words(best)),
     }
     return tuple(KeyFigure(label=label, value=value, note=note) for label, (value, note) in figures.items())
@@ -201,9 +192,7 @@ def _timeline(plans: Plans) -> ReportSection:
     plan = plans.best.plan
     if plan.pp == 1:
         return ReportSection(
-            anchor="timeline",
-            title="Pipeline",
-            paragraphs=["the best plan has one stage: nothing waits in a pipeline"],
+            anchor="timeline", title="Pipeline", paragraphs=["the best plan has one stage: nothing waits in a pipeline"]
         )
     picture = timeline_picture(plans.inputs.problem, plan)
     return ReportSection(anchor="timeline", title="Pipeline", pictures=(picture,))

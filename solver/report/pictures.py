@@ -129,15 +129,7 @@ def pareto_picture(front: Sequence[Answer], others: Sequence[Answer], usable_byt
             alpha=0.6,
             label="other plans of the ranking",
         )
-        axes.plot(
-            across,
-            up,
-            "-o",
-            color=colour("c1"),
-            markersize=7,
-            linewidth=1.5,
-            label="no plan is better in both",
-        )
+        axes.plot(across, up, "-o", color=colour("c1"), markersize=7, linewidth=1.5, label="no plan is better in both")
         every = max(1, len(front) // (6 if is_narrow(figure) else 14))
         for at in range(0, len(front), every):
             axes.annotate(f"{at + 1}", (across[at], up[at]), xytext=(5, 5), textcoords="offset points", fontsize=11)

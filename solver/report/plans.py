@@ -93,11 +93,7 @@ class Plans:
 
 
 def question_section(
-    problem: Problem,
-    times: ClusterTimes,
-    *,
-    framework_origin: str = "",
-    constraints: Constraints = NO_CONSTRAINTS,
+    problem: Problem, times: ClusterTimes, *, framework_origin: str = "", constraints: Constraints = NO_CONSTRAINTS
 ) -> ReportSection:
     """Returns the question: model, job, settings that differ from the framework's own, constraints, cluster,
     and the source of the times. ``framework_origin`` says why the framework is what it is, where no command names it."""
@@ -206,10 +202,7 @@ def origin_words(answer: Answer) -> str:
 
 
 def breakdown_section(
-    best: Answer,
-    problem: Problem,
-    best_of_mode: Mapping[str, Answer],
-    facts: Sequence[tuple[str, str]] = (),
+    best: Answer, problem: Problem, best_of_mode: Mapping[str, Answer], facts: Sequence[tuple[str, str]] = ()
 ) -> ReportSection:
     """Returns where the best plan's time goes and what every other mode's best pays more, then its slowest stage,
     utilisation, memory and origins, and more ``facts``."""

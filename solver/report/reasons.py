@@ -139,10 +139,7 @@ def _why_not(best: Answer, named: Candidate) -> list[str]:
         verb = "is the best plan"
     else:
         verb = f"{_loses(best, best_of_keys)}{TIE * is_tie(best, best_of_keys)}"
-    return [
-        *lines,
-        f"the best plan with these keys, the others searched, is {best_of_keys.plan.label()}, which {verb}",
-    ]
+    return [*lines, f"the best plan with these keys, the others searched, is {best_of_keys.plan.label()}, which {verb}"]
 
 
 def _loses(best: Answer, other: Answer) -> str:

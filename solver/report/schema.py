@@ -139,10 +139,7 @@ def _sweep() -> Schema:
         "run": _or_null(_of("run")),
     }
     runs = {key: row[key] for key in ("values", "best", "why_none")} | {"idle_nodes": type_schema(int | None)}
-    sweep = {
-        "sweep": _list(table_schema(row, tuple(row))),
-        "replanned": _list(table_schema(runs, tuple(runs))),
-    }
+    sweep = {"sweep": _list(table_schema(row, tuple(row))), "replanned": _list(table_schema(runs, tuple(runs)))}
     return table_schema(sweep, ("sweep",))
 
 

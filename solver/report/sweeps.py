@@ -22,11 +22,7 @@ TITLES = {"world_size": "GPUs", "global_batch_tokens": "batch tokens", "micro_ba
 
 
 def sweep_sections(
-    rows: Sequence[SweepRow],
-    outcomes: Sequence[SweepOutcome],
-    *,
-    ranked_by: str | None = None,
-    by_nodes: bool = False,
+    rows: Sequence[SweepRow], outcomes: Sequence[SweepOutcome], *, ranked_by: str | None = None, by_nodes: bool = False
 ) -> list[ReportSection]:
     """Returns the sections of a sweep: ``rows`` in the order of the questions, and as they are ranked (``judged``);
     with ``by_nodes`` also what to run on every number of nodes."""
@@ -79,12 +75,7 @@ def sweep_table(rows: Sequence[SweepOutcome]) -> Table:
         figures = _figures(one, [_share(efficiency)] * scaled, goodput=goodput, price=price)
         empty = [""] * (len(header) - len(varied) - len(figures))
         cells.append(
-            [
-                *varied,
-                *figures,
-                *empty,
-                one.row.why_none if one.row.answer is None else one.row.answer.label(),
-            ]
+            [*varied, *figures, *empty, one.row.why_none if one.row.answer is None else one.row.answer.label()]
         )
     words = frozenset({*_of_words(axes, [one.row for one in rows]), len(header)})
     return Table(caption="the best plan of every question", header=[*header, "plan"], rows=cells, words=words)
@@ -139,14 +130,7 @@ def row_name(values: Mapping[str, object]) -> str:
 def nodes_table(rows: Sequence[SweepRow]) -> Table:
     """Returns for every number of nodes of each series the plan to run, which may leave some of them idle."""
     axes = list(shared_values(rows[0]))
-    header = [
-        *(TITLES.get(axis, axis) for axis in axes),
-        "nodes",
-        "GPUs",
-        "idle nodes",
-        "step ms",
-        "tokens/s",
-    ]
+    header = [*(TITLES.get(axis, axis) for axis in axes), "nodes", "GPUs", "idle nodes", "step ms", "tokens/s"]
     cells = []
     for row, best in plans_by_nodes(rows):
         cluster, world = row.inputs.problem.cluster, row.inputs.problem.job.world_size

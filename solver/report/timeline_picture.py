@@ -24,11 +24,7 @@ ROLES: Mapping[str, tuple[str, str]] = {
     TaskKind.WHOLE_BACKWARD: ("whole backward", "c7"),
     TaskKind.PAIR: ("forward overlapping a backward", "c13"),
     **dict(
-        zip(
-            AFTER_PASSES,
-            ((AFTER_PASSES[0], "c5"), (AFTER_PASSES[1], "c12"), (AFTER_PASSES[2], "c9")),
-            strict=True,
-        )
+        zip(AFTER_PASSES, ((AFTER_PASSES[0], "c5"), (AFTER_PASSES[1], "c12"), (AFTER_PASSES[2], "c9")), strict=True)
     ),
 }
 MAX_PASSES = 120_000

@@ -25,10 +25,7 @@ from spec.arrays import FloatArray
 
 
 def exposed_s(
-    comm_s: FloatArray,
-    compute_s: FloatArray,
-    loss: FloatArray | float,
-    comm_loss: FloatArray | float = 0.0,
+    comm_s: FloatArray, compute_s: FloatArray, loss: FloatArray | float, comm_loss: FloatArray | float = 0.0
 ) -> FloatArray:
     """Returns the seconds that a collective adds to what it runs beside (arXiv 2205.05198 sec. 4.2.2): what outlasts
     the compute, and what the compute loses meanwhile. While both run the compute loses a share ``loss`` of its rate and

@@ -34,13 +34,7 @@ class StepTimes:
     gather: SumByPart
 
 
-def operations(
-    context: LayerContext,
-    on_rank: RankParameters,
-    tied: BoolArray,
-    *,
-    mirrored: bool = False,
-) -> Ops:
+def operations(context: LayerContext, on_rank: RankParameters, tied: BoolArray, *, mirrored: bool = False) -> Ops:
     """Returns the step's operations for every stage row; ``tied`` marks rows whose embedding or head is tied to another
     stage's, ``mirrored`` says that another stage holds all its parameters too."""
     # Beside adapters both are frozen, and have no gradients to sum.
@@ -92,9 +86,7 @@ def step_times(
             one = replace(op, size_bytes=np.ceil(op.size_bytes / count).astype(np.int64))
             timed = op_timer.time(one, layout)
             timed = replace(
-                timed,
-                seconds=timed.seconds * count,
-                losses=op_timer.losses(op, layout) if op_timer.overlap else None,
+                timed, seconds=timed.seconds * count, losses=op_timer.losses(op, layout) if op_timer.overlap else None
             )
         else:
             timed = op_timer.time(op, layout)

@@ -65,10 +65,7 @@ class Evaluator:
         line = getattr(node, "lineno", 0)
         text = ast.get_source_segment(self.source, node) or type(node).__name__
         return ConfigError(
-            where=f"{self.where}:{line}",
-            key=type(node).__name__,
-            value=" ".join(text[:200].split()),
-            allowed=allowed,
+            where=f"{self.where}:{line}", key=type(node).__name__, value=" ".join(text[:200].split()), allowed=allowed
         )
 
     def value(self, node: ast.expr, depth: int = 0) -> object:
@@ -334,8 +331,7 @@ def _run(statement: ast.stmt, evaluator: Evaluator, lines: dict[str, int], readi
         _read_base(statement, evaluator, lines, reading)
     elif not _imports_read_base(statement):
         raise evaluator.refusal(
-            statement,
-            "a config holds assignments, docstrings and `with read_base(): from configs.x import *`",
+            statement, "a config holds assignments, docstrings and `with read_base(): from configs.x import *`"
         )
 
 

@@ -88,10 +88,7 @@ def assumption_lines(model: ModelSpec) -> list[str]:
 
 
 HUGGING_FACE = ".json"
-READERS: dict[str, Callable[[Path], ConfigFile]] = {
-    ".py": read_internlm_config,
-    ".toml": read_toml_config,
-}
+READERS: dict[str, Callable[[Path], ConfigFile]] = {".py": read_internlm_config, ".toml": read_toml_config}
 
 
 def config_file(path: Path) -> Path:

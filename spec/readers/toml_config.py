@@ -35,16 +35,7 @@ from spec.frameworks import framework_names
 from spec.mixers.attention import RopeScaling, RopeSpec
 from spec.mixers.mixer import Mixer
 from spec.mixers.registry import MIXERS
-from spec.model import (
-    BlockRun,
-    BlockSpec,
-    MlpSpec,
-    ModelSpec,
-    MoeSpec,
-    NormKind,
-    NormPlace,
-    PositionKind,
-)
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 from spec.readers.config_file import ConfigFile
 from spec.section import MAX_LAYERS, Section
 from spec.settings.constraints import constraints_in
@@ -123,9 +114,7 @@ def _rope(section: Section) -> RopeSpec:
         )
         inside.close()
     rope = RopeSpec(
-        base=section.number("base", 10_000.0),
-        share=section.number("share", 1.0, maximum=1.0),
-        scaling=scaling,
+        base=section.number("base", 10_000.0), share=section.number("share", 1.0, maximum=1.0), scaling=scaling
     )
     section.close()
     return rope

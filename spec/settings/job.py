@@ -32,12 +32,7 @@ from spec.settings.setting import Setting, Settings, keys_near, settings_of
 #   MXFP8 is torchao's (``layers.recasts_operands``; ``prototype/mx_formats/mx_linear.py``, mx_mm), it casts as torchao does.
 HIGH_PRECISION: tuple[HighPrecision, ...] = ("bf16", "fp16")
 LOW_PRECISION: Mapping[str, Mapping[str, Any]] = {
-    "fp8-tensor": {
-        "linear": "fp8",
-        "scale_recipe": "tensor",
-        "scaling": "dynamic",
-        "casts_every_forward": True,
-    },
+    "fp8-tensor": {"linear": "fp8", "scale_recipe": "tensor", "scaling": "dynamic", "casts_every_forward": True},
     "fp8-current": {"linear": "fp8", "scale_recipe": "tensor", "scaling": "current"},
     "fp8-rowwise": {"linear": "fp8", "scale_recipe": "row", "scaling": "row", "casts_every_forward": True},
     "fp8-blockwise": {"linear": "fp8", "scale_recipe": "block", "scaling": "block"},

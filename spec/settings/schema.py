@@ -103,10 +103,7 @@ def nullable_settings(settings: Settings) -> dict[str, Schema]:
         if isinstance(one.kind, Several):
             value = value["anyOf"][0]
         null = one.default in (None, MISSING)
-        result[one.key] = {
-            **({"anyOf": [value, {"type": "null"}]} if null else value),
-            "description": one.meaning,
-        }
+        result[one.key] = {**({"anyOf": [value, {"type": "null"}]} if null else value), "description": one.meaning}
     return result
 
 

@@ -12,15 +12,7 @@ from pathlib import Path
 from workload.aicb.csv_workload import EPOCH_END, Arguments, GeneralItem, Workload
 from workload.aicb.flags import COLLECTIVE_TEST, COLLECTIVES, GENERAL, MULTI, refuse
 from workload.aicb.generator import target, world_size
-from workload.simai.format import (
-    TRANSFORMER,
-    SimaiGroup,
-    SimaiHeader,
-    SimaiPass,
-    SimaiRow,
-    SimaiWorkload,
-    write_token,
-)
+from workload.simai.format import TRANSFORMER, SimaiGroup, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload, write_token
 from workload.simai.writer import write_simai
 
 LARGEST = 2**44

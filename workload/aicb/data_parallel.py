@@ -56,11 +56,7 @@ class ZeroOptions:
     def scalar(self, size_bytes: int, stage: str) -> GeneralItem:
         """A small all-reduce."""
         return GeneralItem(
-            comm_type="all_reduce",
-            comm_group="dp_group",
-            comm_group_size=self.ranks,
-            msg_size=size_bytes,
-            stage=stage,
+            comm_type="all_reduce", comm_group="dp_group", comm_group_size=self.ranks, msg_size=size_bytes, stage=stage
         )
 
     def products(self, module: LeafModule, direction: str) -> Iterator[GeneralItem]:
@@ -73,10 +69,7 @@ class ZeroOptions:
             outputs, inputs = tensor.shape
             shapes = [((self.tokens, inputs), (inputs, outputs))]
             if direction == "backward":
-                shapes = [
-                    ((self.tokens, outputs), tensor.shape),
-                    ((outputs, self.tokens), (self.tokens, inputs)),
-                ]
+                shapes = [((self.tokens, outputs), tensor.shape), ((outputs, self.tokens), (self.tokens, inputs))]
             for pair in shapes:
                 yield GeneralItem(comm_type=COMPUTATION, shapes=pair, stage=f"{direction}.{module.name}")
 

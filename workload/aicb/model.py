@@ -30,12 +30,7 @@ SIZES = {
 }
 # AICB's "deepseek" says "the rest from the command line"; the largest is what the rest starts from here.
 ANY_DEEPSEEK = "deepseek"
-DEEPSEEK_SIZES = {
-    ANY_DEEPSEEK: "deepseek671",
-    "16": "deepseek16",
-    "236": "deepseek236",
-    "671": "deepseek671",
-}
+DEEPSEEK_SIZES = {ANY_DEEPSEEK: "deepseek671", "16": "deepseek16", "236": "deepseek236", "671": "deepseek671"}
 # Sizes of which no dimensions are published.
 WITHOUT_DIMENSIONS = ("270",)
 
@@ -163,11 +158,7 @@ def experts_of(flags: Namespace, mlp: MlpSpec, size: Resized) -> MoeSpec:
         raise refuse("num_experts", flags.num_experts, "--moe_enable needs 2 experts or more")
     one = _dense(flags, mlp, flags.expert_width, size)
     return MoeSpec(
-        num_experts=flags.num_experts or 0,
-        topk=1,
-        expert_ffn_hidden=one.ffn_hidden,
-        gated=one.gated,
-        bias=one.bias,
+        num_experts=flags.num_experts or 0, topk=1, expert_ffn_hidden=one.ffn_hidden, gated=one.gated, bias=one.bias
     )
 
 

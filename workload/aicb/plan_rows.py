@@ -128,10 +128,7 @@ def _chunks(plan: Plan, work: StageWork) -> list[list[Passes]]:
 
 
 def _pass(
-    plan: Plan,
-    work: StageWork,
-    pieces: list[tuple[tuple[WorkItem, ...], tuple[WorkItem, ...]]],
-    part: Task,
+    plan: Plan, work: StageWork, pieces: list[tuple[tuple[WorkItem, ...], tuple[WorkItem, ...]]], part: Task
 ) -> Iterator[tuple[str, WorkItem | GeneralItem]]:
     """One chunk of one micro-batch with the hops before and after it."""
     split = plan.schedule.splits_backward

@@ -39,10 +39,7 @@ def general_workloads(made: GeneratorInput, options: argparse.Namespace) -> list
         return [(0, Workload(items=_sharded(made, options)))]
     wanted = GeneralOptions(epochs=options.epoch_num, computation=options.computation_enable, timed=made.has_times)
     return [
-        (
-            position,
-            Workload(items=general_items(made.plan, replace(work, position=position, count=1), wanted)),
-        )
+        (position, Workload(items=general_items(made.plan, replace(work, position=position, count=1), wanted)))
         for work in made.works
         for position in _positions(work, made.stage)
     ]

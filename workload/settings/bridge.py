@@ -14,21 +14,9 @@ from collections.abc import Mapping
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.job import Precision
-from workload.settings.launch_file import (
-    LaunchText,
-    launch_text,
-    requirement,
-    same_framework,
-    setting_omissions,
-)
+from workload.settings.launch_file import LaunchText, launch_text, requirement, same_framework, setting_omissions
 from workload.settings.megatron import SWITCHED_OFF, check_megatron, launch_flags_of_hub_models
-from workload.settings.megatron_flags import (
-    FP8_RECIPES,
-    Flags,
-    job_keys,
-    job_omissions,
-    scaling_word,
-)
+from workload.settings.megatron_flags import FP8_RECIPES, Flags, job_keys, job_omissions, scaling_word
 
 NAME = "Megatron-Bridge"
 require = requirement(NAME)

@@ -120,10 +120,7 @@ def _attention(model: ModelSpec, attention: AttentionSpec, kind: str) -> Section
     require(not attention.alibi, "ALiBi")
     plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD
     require(plain_norms, "norms of queries and keys without one weight vector for all heads")
-    section: Section = {
-        "num_attention_heads": attention.num_heads,
-        "num_kv_attention_heads": attention.num_kv_heads,
-    }
+    section: Section = {"num_attention_heads": attention.num_heads, "num_kv_attention_heads": attention.num_kv_heads}
     if attention.qk_dim * attention.num_heads != model.hidden:
         require(kind == "QWEN3MOE", f"heads of {attention.qk_dim} channels on a hidden size of {model.hidden}")
         section["head_dim"] = attention.qk_dim

@@ -116,10 +116,7 @@ def _router(moe: MoeSpec) -> Flags:
     if moe.router_bias:
         flags["--moe-router-enable-expert-bias"] = None
     if moe.route_groups > 1:
-        flags |= {
-            "--moe-router-num-groups": moe.route_groups,
-            "--moe-router-group-topk": moe.route_chosen_groups,
-        }
+        flags |= {"--moe-router-num-groups": moe.route_groups, "--moe-router-group-topk": moe.route_chosen_groups}
     if moe.route_scale != 1.0:
         flags["--moe-router-topk-scaling-factor"] = repr(moe.route_scale)
     return flags

@@ -15,11 +15,7 @@ from workload.settings.launch_file import EXPANDABLE_SEGMENTS, requirement, true
 NAME = "Megatron-LM"
 require = requirement(NAME)
 Flags = dict[str, str | int | None]
-POSITIONS = {
-    PositionKind.ROTARY: "rope",
-    PositionKind.LEARNED: "learned_absolute",
-    PositionKind.NONE: "none",
-}
+POSITIONS = {PositionKind.ROTARY: "rope", PositionKind.LEARNED: "learned_absolute", PositionKind.NONE: "none"}
 
 
 def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
@@ -320,11 +316,7 @@ def _states(precision: Precision) -> Flags:
 def _dispatch(job: JobSpec) -> Flags:
     """Flags of the token dispatcher; DeepEP and HybridEP route in fp32 and are backends of the flex dispatcher. Tokens
     are priced as moved by Transformer Engine's fused kernel, which is off by default."""
-    flags: Flags = {
-        "--moe-grouped-gemm": None,
-        "--moe-permute-fusion": None,
-        "--moe-token-dispatcher-type": "alltoall",
-    }
+    flags: Flags = {"--moe-grouped-gemm": None, "--moe-permute-fusion": None, "--moe-token-dispatcher-type": "alltoall"}
     if job.moe_dispatcher != "all_to_all":
         require(not job.overlap_shared_experts, f"overlapped shared experts beside {job.moe_dispatcher}")
     if job.moe_dispatcher == "all_gather":

@@ -11,13 +11,7 @@ from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.job import JobSpec
 from spec.model import ModelSpec
-from workload.settings.launch_file import (
-    LaunchText,
-    launch_text,
-    requirement,
-    same_framework,
-    setting_omissions,
-)
+from workload.settings.launch_file import LaunchText, launch_text, requirement, same_framework, setting_omissions
 from workload.settings.megatron import check_megatron, flag_lines, launch_flags_of_hub_models
 from workload.settings.megatron_flags import Flags, job_keys, job_omissions
 
@@ -122,11 +116,7 @@ def _adapters(job: JobSpec) -> Flags:
     if not job.adapter_rank:
         return {}
     names = [TARGETS[name] for name in sorted(job.adapted, key=list(TARGETS).index)]
-    flags: Flags = {
-        "--tuner_type": "lora",
-        "--lora_rank": job.adapter_rank,
-        "--target_modules": " ".join(names),
-    }
+    flags: Flags = {"--tuner_type": "lora", "--lora_rank": job.adapter_rank, "--target_modules": " ".join(names)}
     if not job.adapter_dropout:
         flags["--lora_dropout"] = "0.0"
     return flags | ({"--lora_dtype": "float32"} if job.adapter_dtype == "fp32" else {})

@@ -158,11 +158,7 @@ CONVERTERS = {
     "mx": ("MXFP8LinearConverter", "fqns=['layers']"),
 }
 DISPATCHERS = {"all_to_all": None, "deepep": "deepep", "hybridep": "hybridep"}
-RECOMPUTED = {
-    Recompute.NONE: "None",
-    Recompute.SELECTIVE: "SelectiveAC.Config()",
-    Recompute.FULL: "FullAC.Config()",
-}
+RECOMPUTED = {Recompute.NONE: "None", Recompute.SELECTIVE: "SelectiveAC.Config()", Recompute.FULL: "FullAC.Config()"}
 Values = dict[str, object]
 
 
@@ -325,11 +321,7 @@ def _module(problem: Problem, plan: Plan, flavor: Flavor) -> list[str]:
 
 
 def _call(target: str, made: str, values: Mapping[str, object]) -> list[str]:
-    return [
-        f"    {target} = {made}(",
-        *(f"        {key}={value!r}," for key, value in values.items()),
-        "    )",
-    ]
+    return [f"    {target} = {made}(", *(f"        {key}={value!r}," for key, value in values.items()), "    )"]
 
 
 def _spec(problem: Problem, plan: Plan, flavor: Flavor, converter: tuple[str, str] | None) -> str:
@@ -353,11 +345,7 @@ def _loss(problem: Problem) -> str:
 def _compiled(job: JobSpec) -> Values:
     compiled = job.preset.host.code == "compiled"
     parts = ["model", "loss"] if job.preset.loss.fused or job.preset.loss.chunked else ["model"]
-    return {
-        "enable": compiled,
-        "components": parts,
-        "enable_async_tensor_parallel": job.preset.tensor_parallel.overlap,
-    }
+    return {"enable": compiled, "components": parts, "enable_async_tensor_parallel": job.preset.tensor_parallel.overlap}
 
 
 def _notes(problem: Problem, plan: Plan, flavor: Flavor) -> list[str]:

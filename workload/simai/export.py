@@ -16,15 +16,7 @@ from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.errors import ExportError
 from spec.files import atomic_file
-from workload.simai.format import (
-    PREFIXES,
-    SimaiGroup,
-    SimaiHeader,
-    SimaiPass,
-    SimaiRow,
-    SimaiWorkload,
-    write_token,
-)
+from workload.simai.format import PREFIXES, SimaiGroup, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload, write_token
 from workload.simai.writer import nanoseconds, split_row, write_simai
 from workload.stage_work import PieceWork, StageWork, WorkItem, slowest, stage_works
 

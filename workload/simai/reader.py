@@ -13,14 +13,7 @@ from typing import Any
 
 from spec.files import UnreadableFileError, read_bytes
 from workload.diagnostics import BROKEN, NOTE, STOPS, WRONG, Finding, Findings, WorkloadError
-from workload.simai.format import (
-    TRANSFORMER,
-    TRANSFORMER_RECOMPUTE,
-    SimaiHeader,
-    SimaiPass,
-    SimaiRow,
-    SimaiWorkload,
-)
+from workload.simai.format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload
 
 POLICIES = (
     "DATA",
@@ -294,12 +287,7 @@ def parse_simai(content: bytes, *, name: str = "workload") -> SimaiFile:
     if announced is not None:
         _check_count(announced, num_rows, findings)
     return SimaiFile(
-        name=name,
-        header=header,
-        announced=announced,
-        rows=tuple(rows),
-        num_rows=num_rows,
-        findings=tuple(findings),
+        name=name, header=header, announced=announced, rows=tuple(rows), num_rows=num_rows, findings=tuple(findings)
     )
 
 

@@ -95,11 +95,7 @@ def cluster_with_topology(cluster: ClusterSpec, topology: Topology) -> ClusterSp
         domains=tuple(domains),
         nics_per_node=topology.gpus_per_server if shape.scale_out else cluster.nics_per_node,
         max_nodes=topology.num_gpus // topology.gpus_per_server,
-        sources={
-            **cluster.sources,
-            **{f"domains.{domain.name}": source for domain in domains},
-            "node": source,
-        },
+        sources={**cluster.sources, **{f"domains.{domain.name}": source for domain in domains}, "node": source},
     )
 
 

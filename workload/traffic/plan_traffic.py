@@ -47,11 +47,7 @@ def draw_heatmap(matrix: FloatArray, path: str | os.PathLike[str], title: str) -
         # Values within a decade read best from 0 up.
         norm = LogNorm(low, high) if high > 10.0 * low else Normalize(0.0, high)
         image = axes.imshow(
-            np.ma.masked_equal(shown, 0.0),
-            cmap="viridis_r",
-            norm=norm,
-            extent=extent,
-            interpolation="nearest",
+            np.ma.masked_equal(shown, 0.0), cmap="viridis_r", norm=norm, extent=extent, interpolation="nearest"
         )
         figure.colorbar(image, label=f"{name} sent")
     else:

@@ -51,10 +51,7 @@ def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: Comm
         cap = ll_cap(cluster, group) if protocol is Protocol.LL else np.inf
         inside = np.minimum(scale_up_rate(cluster, group.intra) * ALL_TO_ALL_SHARE * share, cap)
         base = 0.0 if memory else RING_BASE_S[protocol]
-        inner, outer = (
-            link_latency_s(cluster.domains[0], protocol),
-            outer_latency_s(cluster, group, protocol),
-        )
+        inner, outer = (link_latency_s(cluster.domains[0], protocol), outer_latency_s(cluster, group, protocol))
         latency = base + start_seconds(cluster, group) + (group.intra - 1.0) * inner + outer
         latency = latency + np.where(across, outer_peers * NET_OVERHEAD_S[protocol], 0.0)
         # Paths in parallel: the links inside the domain, then each uplink with the bytes that cross it.

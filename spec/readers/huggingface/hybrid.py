@@ -148,10 +148,7 @@ def _gated(top: Section, width: int, *, bias: bool = False) -> MlpSpec:
 
 def _granite_mamba(top: Section) -> Mamba2Spec:
     _no_odd_biases(top, "mamba_proj_bias", "mamba_conv_bias")
-    heads, inner = (
-        top.integer("mamba_n_heads"),
-        top.integer("mamba_expand") * top.integer("hidden_size"),
-    )
+    heads, inner = (top.integer("mamba_n_heads"), top.integer("mamba_expand") * top.integer("hidden_size"))
     width = inner // heads if top.values.get("mamba_d_head") == "auto" else top.integer("mamba_d_head")
     if heads * width != inner:
         top.fail("mamba_n_heads", f"a divisor of mamba_expand x hidden_size = {inner}, heads of mamba_d_head")

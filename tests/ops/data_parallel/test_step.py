@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from ops.context import LayerContext
-from ops.data_parallel.step import (
-    RankParameters,
-    broadcast_by_owners,
-    optimizer_passes,
-    shards,
-    update_passes,
-)
+from ops.data_parallel.step import RankParameters, broadcast_by_owners, optimizer_passes, shards, update_passes
 from ops.layout import Layout, ranks_and_stride
 from ops.memory_bound import bytes_moved, num_tensors
 from ops.op import Axis, Comm, GroupedGemm, MemoryBound, Op, Owner, Phase, Update

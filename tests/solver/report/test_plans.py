@@ -13,14 +13,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.cluster_times import ClusterTimes
 from solver.problem.loading import load_problem
 from solver.problem.price import price_plan
-from solver.report.plans import (
-    PUBLISHED,
-    difference,
-    plans_table,
-    published_words,
-    question_section,
-    rejected_section,
-)
+from solver.report.plans import PUBLISHED, difference, plans_table, published_words, question_section, rejected_section
 from solver.report.reasons import stages_table
 from solver.search import Result
 from spec.frameworks import framework_preset

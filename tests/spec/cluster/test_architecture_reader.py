@@ -14,13 +14,7 @@ from profdb.modelled.network.links import OWN_CHUNK
 from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery
 from spec.arrays import ints
 from spec.cluster.cluster import OperandReads
-from spec.cluster.reader import (
-    ARCHITECTURE_FOLDER,
-    CLUSTER_FOLDER,
-    architecture_names,
-    read_architecture,
-    read_cluster,
-)
+from spec.cluster.reader import ARCHITECTURE_FOLDER, CLUSTER_FOLDER, architecture_names, read_architecture, read_cluster
 from spec.collectives import Collective
 from spec.errors import ConfigError
 

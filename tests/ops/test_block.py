@@ -1,5 +1,6 @@
 """What a layer keeps, trains and moves, against published closed forms."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.layout import Layout
-from ops.op import Axis, BatchedGemm, Comm, Lane, Pass, Phase
+from ops.op import Axis, BatchedGemm, Comm, Lane, Op, Pass, Phase
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
@@ -16,7 +17,7 @@ from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, Positi
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
-from tests.solver.questions import ROOT, small_model
+from tests.solver.questions import ROOT, small_model, with_part
 from workload.aicb.data_parallel import model_units
 
 HIDDEN, HEADS, SEQ = 1024, 16, 2048
@@ -75,9 +76,8 @@ def test_msp_keeps_the_gathered_inputs() -> None:
     assert msp - fsp == pytest.approx(2 * 2 * SEQ * HIDDEN * (1 - 1 / 4))
 
 
-def comms(piece: Pass, axis: Axis = Axis.TP) -> list[tuple[str, str]]:
-    ops = (*piece.forward, *piece.backward)
-    return [(op.collective.value, op.phase.value) for op in ops if isinstance(op, Comm) and op.axis is axis]
+def over_tp(ops: tuple[Op, ...]) -> Counter[str]:
+    return Counter(op.collective.value for op in ops if isinstance(op, Comm) and op.axis is Axis.TP)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,7 @@ def comms(piece: Pass, axis: Axis = Axis.TP) -> list[tuple[str, str]]:
 )
 def test_collectives_per_layer(strategy: str, forward: dict[str, int], backward: dict[str, int]) -> None:
     block = written(gpt(), job(world_size=8), strategy, Layout.of(8, tp=8)).blocks[0]
-    seen = comms(block)
-    count = lambda ahead: {  # noqa: E731
-        kind: sum(1 for k, phase in seen if k == kind and (phase == "forward") is ahead)
-        for kind in {k for k, phase in seen if (phase == "forward") is ahead}
-    }
-    assert count(True) == forward
-    assert count(False) == backward
+    assert (over_tp(block.forward), over_tp(block.backward)) == (forward, backward)
 
 
 @pytest.mark.parametrize("strategy", ["mtp", "msp", "fsp", "isp"])
@@ -169,11 +163,9 @@ def test_op_list_and_parameter_count_agree(name: str) -> None:
 def test_numbers_of_an_activation_are_owned() -> None:
     """xIELU learns two in each layer (arXiv 2411.13010 eq. 8)."""
     model = read_config(ROOT / "configs" / "7B_llama2.py").model
-    run = model.blocks[0]
-    learned = replace(run, block=replace(run.block, mlp=replace(run.block.mlp, activation="xielu")))
-    apertus = replace(model, blocks=(learned, *model.blocks[1:]))
-    assert op_parameters(apertus) - op_parameters(model) == 2 * run.count
-    assert num_parameters(apertus).total - num_parameters(model).total == 2 * run.count
+    apertus = with_part(model, "mlp", activation="xielu")
+    assert op_parameters(apertus) - op_parameters(model) == 2 * model.num_layers
+    assert num_parameters(apertus).total - num_parameters(model).total == 2 * model.num_layers
     assert sum(module.elements for unit in model_units(apertus) for module in unit.modules) == op_parameters(apertus)
 
 

@@ -15,19 +15,15 @@ from spec.arrays import ints
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.job import JobSpec, precision_of
-from spec.mixers.attention import AttentionKind, AttentionSpec
-from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
 from tests.ops.layouts import job, written
+from tests.solver.questions import small_model
 
 HIDDEN, FFN, TOKENS = 512, 2048, 256
 COLLECTIVES = 10  # a layer's with tp: 2 gathers and 2 scatters forward, 4 and 2 backward
 
 
 def layer(asked: JobSpec, tp: int = 1, kv_heads: int = 8, layout: Layout | None = None) -> Pass:
-    kind = AttentionKind.MHA if kv_heads == 8 else AttentionKind.GQA
-    attention = AttentionSpec(kind=kind, num_heads=8, num_kv_heads=kv_heads, qk_dim=64, v_dim=64)
-    block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=FFN, gated=True))
-    model = ModelSpec(name="m", hidden=HIDDEN, vocab=1024, blocks=(BlockRun(block=block, count=1),), source="")
+    model = small_model(kv_heads=kv_heads)
     return written(model, asked, "fsp" if tp > 1 else "mtp", layout or Layout.of(8, tp=tp), "none").blocks[0]
 
 
@@ -141,19 +137,13 @@ def test_other_frameworks_issue_collectives_in_two_calls() -> None:
 # What a layer, the head and the update of Picotron run (huggingface/picotron 59714b1).
 
 
-CHANNELS, SEQUENCE, VOCAB, TP = 512, 256, 1024, 2
+CHANNELS, SEQUENCE, VOCAB, TP = 512, 256, 4096, 2
 
 
 def picotron(**choices: object) -> JobSpec:
     preset = framework_preset("picotron").changed(choices)
     pure = replace(precision_of(preset, "bf16"), master="", moments="bf16")
     return replace(job(seq_len=SEQUENCE, preset=preset), precision=pure)
-
-
-def model() -> ModelSpec:
-    attention = AttentionSpec(kind=AttentionKind.GQA, num_heads=8, num_kv_heads=4, qk_dim=64, v_dim=64)
-    block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=1024, gated=True))
-    return ModelSpec(name="m", hidden=CHANNELS, vocab=VOCAB, blocks=(BlockRun(block=block, count=1),), source="")
 
 
 def over_tp(ops: tuple[Op, ...], collective: Collective) -> list[int]:
@@ -167,7 +157,7 @@ def over_tp(ops: tuple[Op, ...], collective: Collective) -> list[int]:
 
 def test_every_column_parallel_linear_waits_for_an_all_reduce_of_its_own() -> None:
     """Two forward, of attention's and the MLP's outputs; five backward, of q, k, v, gate and up."""
-    layer = written(model(), picotron(), "mtp", Layout.of(TP, tp=TP), "none").blocks[0]
+    layer = written(small_model(), picotron(), "mtp", Layout.of(TP, tp=TP), "none").blocks[0]
     whole = SEQUENCE * CHANNELS * 2
     assert over_tp(layer.forward, Collective.ALL_REDUCE) == 2 * [whole]
     assert over_tp(layer.backward, Collective.ALL_REDUCE) == 5 * [whole]
@@ -175,7 +165,7 @@ def test_every_column_parallel_linear_waits_for_an_all_reduce_of_its_own() -> No
 
 def test_the_loss_reads_whole_gathered_logits_in_their_own_16_bits() -> None:
     """Forward three reads and a write, backward two writes and three reads; the logits and the log-softmax stay."""
-    head = written(model(), picotron(), "mtp", Layout.of(TP, tp=TP), "none").head
+    head = written(small_model(), picotron(), "mtp", Layout.of(TP, tp=TP), "none").head
     assert over_tp(head.forward, Collective.ALL_GATHER) == [SEQUENCE * VOCAB * 2]
     for ops, told in ((head.forward, 4), (head.backward, 5)):
         (moved,) = [op for op in ops if isinstance(op, MemoryBound) and op.module is Module.LOSS]
@@ -187,7 +177,7 @@ def test_the_loss_reads_whole_gathered_logits_in_their_own_16_bits() -> None:
 def test_gradients_are_divided_zeroed_and_brought_to_16_bits_without_a_norm() -> None:
     """fp32: divided 4 + 4, zeroed 4, cast 4 + 2. Nothing is clipped, and no master brings parameters back."""
     elements = 1_000_000
-    context = LayerContext(model=model(), job=picotron(), layout=Layout.of(8))
+    context = LayerContext(model=small_model(), job=picotron(), layout=Layout.of(8))
     before, after = optimizer_passes(context, ints(elements), ints(elements))
     names = {op.name.removeprefix("step."): float(bytes_moved(op)[0]) / elements for op in before}
     assert names == {"divide_gradients": 8.0, "zero_gradients": 4.0, "parameter_gradients": 6.0}

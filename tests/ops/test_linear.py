@@ -16,7 +16,7 @@ from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
-from tests.solver.questions import ROOT, small_model
+from tests.solver.questions import ROOT, small_model, with_block
 
 TOKENS = 1024
 
@@ -88,10 +88,8 @@ def test_neox_reduces_halves_side_by_side_once(preset: str, reduced: int, recomp
     """GPT-NeoX megatron/model/transformer.py, gpt_j_residual: residual + reduce(attention + mlp), an all-reduce of the
     hidden states forward and one of each half's input gradient backward."""
     model, asked = small_model(), job(seq_len=TOKENS, world_size=4, preset=framework_preset(preset))
-    run = model.blocks[0]
     for parallel, forward in ((False, 2), (True, reduced)):
-        block = replace(run.block, parallel_residual=parallel)
-        told = replace(model, blocks=(replace(run, block=block),))
+        told = with_block(model, parallel_residual=parallel)
         piece = written(told, asked, "mtp", Layout.of(4, tp=4), recompute).blocks[0]
         sums = [op for op in (*piece.forward, *piece.backward) if isinstance(op, Comm)]
         assert [op.size_bytes[0] for op in sums] == [2 * TOKENS * model.hidden] * len(sums)

@@ -8,17 +8,16 @@ import pytest
 from ops.layout import Layout
 from ops.low_precision import CAST_AGAIN, cast_calls
 from ops.memory_bound import bytes_moved, bytes_moved_per_element
-from ops.op import Attention, BatchedGemm, Comm, Lane, MemoryBound, Op, Pass, Phase
+from ops.op import Attention, BatchedGemm, Comm, Lane, MemoryBound, Pass, Phase
 from ops.roles import Module, Role
 from spec.arrays import ints
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.job import JobSpec, Precision
-from spec.model import BlockRun, MoeSpec
 from spec.readers.read_config import read_config
 from spec.settings.job import LOW_PRECISION, recipe_precision
 from tests.ops.layouts import job, written
-from tests.solver.questions import ROOT, small_model
+from tests.solver.questions import ROOT, experts_model, small_model
 
 TOKENS = 1024
 
@@ -220,12 +219,8 @@ def test_the_kernels_that_a_copy_stands_for_move_its_bytes(scaling: str) -> None
     nothing.
     """
     question = asked(scaling=scaling, casts_every_forward=True)
-    dense = small_model()
-    run = dense.blocks[0]
-    moe = MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=512)
-    routed = replace(dense, blocks=(replace(run, block=replace(run.block, mlp=None, moe=moe)),))
-    parts = written(dense, question, "msp", Layout.of(4, tp=ints([1, 4]))).blocks[0]
-    experts = written(routed, question, "mtp", Layout.of(4)).blocks[0]
+    parts = written(small_model(), question, "msp", Layout.of(4, tp=ints([1, 4]))).blocks[0]
+    experts = written(experts_model(), question, "mtp", Layout.of(4)).blocks[0]
     copies = [op for piece in (layer(question), parts, experts) for op in (*piece.forward, *piece.backward)]
     cast = [op for op in copies if isinstance(op, MemoryBound) and op.stands_for]
     assert {Module.MOE, Module.MLP, Module.ATTENTION} == {op.module for op in cast}
@@ -435,18 +430,6 @@ def test_ranks_agree_on_a_scale_before_they_cast(recipe: str, size: int) -> None
     assert not [op for op in ops if isinstance(op, Comm) and op.role is Role.REDUCE]
 
 
-def cast_bytes(piece: Pass, name: str, what: str) -> float:
-    """Bytes through memory an element of the input or the output gradient of a product."""
-    gemm = next(op for op in piece.forward if isinstance(op, BatchedGemm) and op.name == name)
-    elements = gemm.m[0] * (gemm.k[0] if what == "input" else gemm.n[0])
-
-    def of(op: Op) -> bool:
-        return isinstance(op, MemoryBound) and op.name in (f"{name}.cast_{what}", f"{name}.cast_turned_{what}")
-
-    ops = [op for op in (*piece.forward, *piece.backward) if of(op)]
-    return sum(float(bytes_moved(op)[0]) for op in ops if isinstance(op, MemoryBound)) / float(elements)
-
-
 @pytest.mark.parametrize(
     ("recipe", "transposed", "part", "whole"),
     [
@@ -463,9 +446,9 @@ def test_each_rank_casts_its_part_and_turns_the_whole(recipe: str, transposed: b
     question = gathering_job(recipe)
     question = replace(question, precision=replace(question.precision, transposed_copies=transposed))
     for name, what in (("mlp.up", "input"), ("mlp.down", "gradient")):
-        assert cast_bytes(gathering_layer(question), name, what) == pytest.approx(part / TP + whole, rel=1e-2)
+        assert per_element(gathering_layer(question), name)[what] == pytest.approx(part / TP + whole, rel=1e-2)
     # an input that no gather waits for is cast by itself, in both orders where products want both
-    alone = cast_bytes(gathering_layer(question), "mlp.down", "input")
+    alone = per_element(gathering_layer(question), "mlp.down")["input"]
     assert alone == pytest.approx({"fp8-current": 6.0 if transposed else 5.0}.get(recipe, part), rel=1e-2)
 
 
@@ -473,7 +456,7 @@ def test_nothing_changes_where_no_tokens_are_cut() -> None:
     for strategy in ("mtp", "fsp"):
         whole = Layout.of(TP, tp=np.array([1]))
         piece = written(small_model(), gathering_job("fp8-current"), strategy, whole).blocks[0]
-        assert cast_bytes(piece, "mlp.up", "input") == pytest.approx(6.0, rel=1e-2)
+        assert per_element(piece, "mlp.up")["input"] == pytest.approx(6.0, rel=1e-2)
         assert not any("turned" in op.name and op.rows[0] for op in piece.backward if isinstance(op, MemoryBound))
 
 
@@ -490,9 +473,7 @@ def test_columns_of_a_gradient_travel_beside_the_product_of_the_rows() -> None:
 def test_shared_experts_that_hide_the_exchange_are_gathered_in_16_bits(beside: bool, width: int) -> None:
     """Transformer Engine gathers what it has cast; shared_experts.py gathers by itself, before (pre_forward_comm)."""
     question = replace(gathering_job("fp8-current"), overlap_shared_experts=beside)
-    block = small_model().blocks[0].block
-    moe = MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=128, shared_ffn_hidden=128)
-    model = replace(small_model(), blocks=(BlockRun(block=replace(block, mlp=None, moe=moe), count=2),))
+    model = experts_model(shared_ffn_hidden=128)
     piece = written(model, question, "fsp", Layout.of(TP, tp=TP, ep=TP)).blocks[0]
     (gather,) = (op for op in piece.forward if op.name == "shared.up.enter")
     assert isinstance(gather, Comm)

@@ -15,7 +15,7 @@ from spec.frameworks import framework_preset
 from spec.model import ModelSpec
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
-from tests.solver.questions import ROOT, small_model
+from tests.solver.questions import ROOT, small_model, with_part
 
 SEQ = 256
 DENSE, EXPERTS = 0, 1
@@ -181,11 +181,7 @@ def test_every_second_product_of_a_llama_layer() -> None:
 @pytest.mark.parametrize("output_gate", [False, True])
 def test_products_of_a_layer_without_a_gate(output_gate: bool) -> None:
     """q k v o up down: up stays and down runs again. A mixer's own gate makes no second product of up."""
-    (run,) = small_model().blocks
-    assert run.block.mlp is not None
-    block = replace(run.block, mlp=replace(run.block.mlp, gated=False))
-    block = replace(block, mixer=replace(block.mixer, output_gate=output_gate))
-    model = replace(small_model(), blocks=(replace(run, block=block),))
+    model = with_part(with_part(small_model(), "mlp", gated=False), "mixer", output_gate=output_gate)
     preset = framework_preset("megatron").changed({"recomputation.selective": "every_second_product"})
     predicted = written(model, job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), "selective").blocks[0]
     again = {name: int(op.n[0]) for name, op in rerun_names(predicted).items() if isinstance(op, BatchedGemm)}

@@ -19,7 +19,7 @@ from spec.frameworks import framework_preset
 from spec.readers.read_config import read_config
 from spec.settings.plan import STRATEGIES as WRITTEN
 from tests.ops.layouts import job, written
-from tests.solver.questions import question, small_model
+from tests.solver.questions import question, small_model, with_part
 from workload.launch_files import EXPORTERS as WRITERS
 from workload.settings.launch_file import strategy_launch
 
@@ -137,14 +137,6 @@ def test_only_the_exchange_around_attention_communicates() -> None:
         assert [op.size_bytes.tolist() for op in moved] == [[ROWS * CHANNELS * 2]] * 4
 
 
-def test_a_layer_owns_whole_weights() -> None:
-    """4 h^2 of attention, 3 h f of the MLP, two norms."""
-    (layer,) = one_rank().blocks
-    assert sum(int(op.parameters[0]) for op in layer.forward if op.parameters.any()) == (
-        4 * CHANNELS**2 + 3 * CHANNELS * 11008 + 2 * CHANNELS
-    )
-
-
 def test_the_vocabulary_is_padded_for_one_rank() -> None:
     """32,001 words to the next multiple of 128, not of 128 x 4."""
     odd = replace(LLAMA, vocab=32_001)
@@ -255,22 +247,9 @@ def test_over_n_ranks_it_is_all_to_all_context_parallelism_over_n(ranks: int, st
 @pytest.mark.parametrize(("kv_heads", "repeated"), [(8, 8), (2, 4)])
 def test_fewer_kv_heads_than_ranks_are_repeated_before_they_travel(kv_heads: int, repeated: int) -> None:
     """DeepSpeed, ulysses_sp.py: kv_replication_factor = ranks / kv heads."""
-    (run,) = LLAMA.blocks
-    mixer = replace(run.block.mixer, num_kv_heads=kv_heads)
-    model = replace(LLAMA, blocks=(replace(run, block=replace(run.block, mixer=mixer)),))
+    model = with_part(LLAMA, "mixer", num_kv_heads=kv_heads)
     (layer,) = written(model, job(seq_len=TOKENS, preset=DEEPSPEED), "ulysses", Layout.of(8, tp=RANKS)).blocks
     keys = [op for op in layer.forward if op.role is Role.HEAD_EXCHANGE][1]
     assert keys.size_bytes.tolist() == [ROWS * repeated * 128 * 2]
     core = next(op for op in layer.forward if op.role is Role.CORE)
     assert (core.heads.tolist(), core.kv_heads.tolist()) == ([8], [repeated // 4])
-
-
-def test_layers_sharded_by_stage_3_are_gathered_over_all_ranks() -> None:
-    asked_of = job(seq_len=TOKENS, preset=DEEPSPEED)
-    layout = Layout.of(8, tp=RANKS, zero_stage=3, zero_size=8)
-    (layer,) = written(LLAMA, asked_of, "ulysses", layout).blocks
-    gathers = [op for op in (*layer.forward, *layer.backward) if op.role is Role.PARAMETER_GATHER]
-    weights = 4 * CHANNELS**2 + 3 * CHANNELS * 11008 + 2 * CHANNELS
-    assert [op.size_bytes.tolist() for op in gathers] == [[2 * weights]] * 2
-    assert [op.phase for op in gathers] == [Phase.FORWARD, Phase.INPUT_GRAD]
-    assert {int(group_of(op.axis, layout, domain_ranks=8).ranks[0]) for op in gathers} == {8}

@@ -1,5 +1,6 @@
 """Questions for tests: small published models on a cluster whose every time is arithmetic."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from spec.cluster.reader import read_architecture
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
 from spec.mixers.attention import AttentionKind, AttentionSpec
-from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
 from tests.solver.flat_cost_model import FlatCostModel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +29,24 @@ def small_model(*, layers: int = 8, kv_heads: int = 4, hidden: int = 512, heads:
     return ModelSpec(
         name="small", hidden=hidden, vocab=4096, blocks=(BlockRun(block=block, count=layers),), source="made for tests"
     )
+
+
+def with_block(model: ModelSpec, **changes: Any) -> ModelSpec:
+    """The model with these fields of each of its blocks changed."""
+    runs = [replace(run, block=replace(run.block, **changes)) for run in model.blocks]
+    return replace(model, blocks=tuple(runs))
+
+
+def with_part(model: ModelSpec, part: str, **changes: Any) -> ModelSpec:
+    """The model of one kind of block with these fields of its ``mixer``, ``mlp`` or ``moe`` changed."""
+    (run,) = model.blocks
+    return with_block(model, **{part: replace(getattr(run.block, part), **changes)})
+
+
+def experts_model(model: ModelSpec | None = None, **changes: Any) -> ModelSpec:
+    """The small model with experts in place of its feed-forward network."""
+    moe = MoeSpec(**{"num_experts": 8, "topk": 2, "expert_ffn_hidden": 512} | changes)
+    return with_block(model or small_model(), mlp=None, moe=moe)
 
 
 def cluster(*, memory_gib: float = 80.0, gpus_per_node: int = 8) -> ClusterSpec:

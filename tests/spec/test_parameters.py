@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
 from spec.parameters import num_parameters
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
+from tests.solver.questions import with_part
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -85,25 +85,16 @@ def test_every_shipped_config_reads_and_is_near_its_name() -> None:
             assert billions == pytest.approx(int(size), rel=0.2), path
 
 
-def with_block(model: ModelSpec, block: BlockSpec) -> ModelSpec:
-    return replace(model, blocks=(BlockRun(block=block, count=model.num_layers),))
-
-
 def test_tying_and_biases_count_once() -> None:
     model = shipped("7B_internlm2.py").model
     before = num_parameters(model)
     assert num_parameters(replace(model, tied_embeddings=True)).total == before.total - before.head
     assert num_parameters(replace(model, head_bias=True)).total == before.total + model.vocab
-    block = model.blocks[0].block
-    attention = replace(block.mixer, qkv_bias=True, out_bias=True)
-    added = num_parameters(with_block(model, replace(block, mixer=attention))).total - before.total
+    added = num_parameters(with_part(model, "mixer", qkv_bias=True, out_bias=True)).total - before.total
     assert added == 32 * (4096 + 2 * 8 * 128 + 4096)
 
 
 def test_active_is_total_when_every_expert_is_visited() -> None:
     model = shipped("8x7B_mixtral.py").model
-    block = model.blocks[0].block
-    moe = block.moe
-    assert isinstance(moe, MoeSpec)
-    count = num_parameters(with_block(model, replace(block, moe=replace(moe, topk=moe.num_experts))))
+    count = num_parameters(with_part(model, "moe", topk=model.blocks[0].block.moe.num_experts))
     assert count.active == count.total

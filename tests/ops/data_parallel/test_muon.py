@@ -21,21 +21,18 @@ from ops.memory_bound import bytes_moved
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Owner, Update
 from ops.recompute import Recompute
 from spec.arrays import ints
-from spec.mixers.attention import AttentionKind, AttentionSpec
-from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
+from spec.model import MlpSpec, ModelSpec, MoeSpec
 from tests.ops.layouts import job
+from tests.solver.questions import small_model, with_block, with_part
 
 HIDDEN, WIDTH, LAYERS, VOCAB = 512, 1024, 6, 4096
-ATTENTION = AttentionSpec(kind=AttentionKind.GQA, num_heads=8, num_kv_heads=4, qk_dim=64, v_dim=64)
 # small and large side: q and out, k and v, up with gate, down
 LAYER = {(512, 512): 2, (256, 512): 2, (512, 2048): 1, (512, 1024): 1}
 MATRIX_ELEMENTS = sum(small * large * count for (small, large), count in LAYER.items())
 
 
 def model(**changes: object) -> ModelSpec:
-    block = BlockSpec(mixer=ATTENTION, mlp=MlpSpec(ffn_hidden=WIDTH, gated=True))
-    run = BlockRun(block=replace(block, **changes), count=LAYERS)
-    return ModelSpec(name="muon", hidden=HIDDEN, vocab=VOCAB, blocks=(run,), source="made for tests")
+    return with_block(small_model(layers=LAYERS), **{"mlp": MlpSpec(ffn_hidden=WIDTH, gated=True)} | changes)
 
 
 def sides(held: tuple[MatrixCount, ...], owner: Owner = Owner.DENSE) -> dict[tuple[int, int], int]:
@@ -83,7 +80,7 @@ def test_matrices_of_a_layer() -> None:
     assert sides(matrices_of_stage(model(), asked, Layout.of(1), layers)) == {
         size: LAYERS * count for size, count in LAYER.items()
     }
-    gated = model(mixer=replace(ATTENTION, output_gate=True), mlp=None)
+    gated = with_part(model(mlp=None), "mixer", output_gate=True)
     assert sides(matrices_of_stage(gated, asked, Layout.of(1), layers)) == {
         (512, 512): 3 * LAYERS,
         (256, 512): 2 * LAYERS,

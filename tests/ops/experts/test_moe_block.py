@@ -16,6 +16,7 @@ from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec, NormPlace
 from tests.ops.layouts import job, written
+from tests.solver.questions import with_block
 
 HIDDEN, SEQ, EXPERTS, TOPK, WIDTH, EP = 256, 1024, 32, 4, 128, 8
 COPIES = SEQ * TOPK
@@ -320,9 +321,7 @@ def test_the_router_keeps_its_input_where_nobody_else_does(
     if scaling:
         precision = replace(asked.precision, linear="fp8", scale_recipe="tensor", scaling=scaling)
         asked = replace(asked, precision=precision)
-    one = model(shared_ffn_hidden=shared)
-    (run,) = one.blocks
-    one = replace(one, blocks=(replace(run, block=replace(run.block, norm_place=place)),))
+    one = with_block(model(shared_ffn_hidden=shared), norm_place=place)
     piece = written(one, asked, "mtp", Layout.of(8, ep=EP)).blocks[0]
     (router,) = [op for op in piece.forward if op.role is Role.ROUTER]
     assert router.saved_bytes.tolist() == [kept * 2 * SEQ * HIDDEN]

@@ -17,10 +17,10 @@ from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
 from spec.mixers.registry import MIXERS as KINDS
-from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, PositionKind
+from spec.model import PositionKind
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
-from tests.solver.questions import ROOT, small_model
+from tests.solver.questions import ROOT, small_model, with_block, with_part
 
 SEQ = 2048
 HIDDEN, HEADS, KV, HEAD = 1024, 8, 2, 96
@@ -59,23 +59,19 @@ def test_a_document_of_a_whole_sequence_is_one(tokens: int) -> None:
 @pytest.mark.parametrize(("chunk", "document", "span"), [(512, 0, 512), (512, 256, 256), (SEQ, 0, SEQ)])
 def test_chunks_are_documents_of_their_length(chunk: int, document: int, span: int) -> None:
     """Llama 4's chunked layers; a packed document that is shorter counts."""
-    model = small_model()
-    chunked = replace(model.blocks[0].block, mixer=replace(model.blocks[0].block.mixer, chunk=chunk))
-    model = replace(model, blocks=(BlockRun(block=chunked, count=1),))
+    chunked = with_part(small_model(), "mixer", chunk=chunk)
     asked = job(seq_len=SEQ, world_size=1, document_tokens=document)
-    (block,) = written(model, asked, "mtp", Layout.of(1)).blocks
+    (block,) = written(chunked, asked, "mtp", Layout.of(1)).blocks
     seen = {(op.batch[0], op.q_len[0], op.mask) for op in block.forward if isinstance(op, Attention)}
     assert seen == {(SEQ // span, span, "varlen" if span < SEQ else "causal")}
 
 
 def test_soft_capped_scores_cost_where_they_are_written_out() -> None:
     """A flash kernel caps them in passing; without one three kernels run over the score matrix."""
-    model = small_model()
-    capped = replace(model.blocks[0].block, mixer=replace(model.blocks[0].block.mixer, softcap=True))
+    models = (small_model(), with_part(small_model(), "mixer", softcap=True))
     for flash, added in ((True, 0), (False, 3)):
         asked = job(seq_len=SEQ, world_size=1, flash_attention=flash)
-        (plain,) = written(model, asked, "mtp", Layout.of(1)).blocks
-        (block,) = written(replace(model, blocks=(BlockRun(block=capped, count=4),)), asked, "mtp", Layout.of(1)).blocks
+        (plain,), (block,) = (written(model, asked, "mtp", Layout.of(1)).blocks for model in models)
         assert len(block.forward) - len(plain.forward) == added
 
 
@@ -83,9 +79,7 @@ def test_soft_capped_scores_cost_where_they_are_written_out() -> None:
 def test_biases_of_keys_are_spread_over_the_queries_where_scores_are_written_out(tp: int, recompute: str) -> None:
     """torch.baddbmm adds to an array as large as the scores; the forward alone, and again with the core
     (BLOOM's fork of Megatron-DeepSpeed, transformer.py). A flash kernel adds a slope in passing."""
-    model = small_model()
-    biased = replace(model.blocks[0].block, mixer=replace(model.blocks[0].block.mixer, alibi=True))
-    told = replace(model, blocks=(BlockRun(block=biased, count=4),))
+    model, told = small_model(), with_part(small_model(), "mixer", alibi=True)
 
     def spread(flash: bool) -> list[tuple[int, int]]:
         asked = job(seq_len=SEQ, world_size=tp, flash_attention=flash)
@@ -130,8 +124,7 @@ def test_scores_stand_beside_what_flash_keeps_but_its_statistics(exchange: str) 
 
 
 def layer(attention: AttentionSpec, tp: int = 1) -> Pass:
-    run = BlockRun(block=BlockSpec(mixer=attention), count=2)
-    model = ModelSpec(name="gated", hidden=HIDDEN, vocab=4096, blocks=(run,), source="made for tests")
+    model = with_block(small_model(hidden=HIDDEN), mixer=attention, mlp=None)
     return written(model, job(seq_len=SEQ, world_size=tp), "mtp", Layout.of(tp, tp=tp)).blocks[0]
 
 
@@ -244,13 +237,7 @@ MEGATRON = job(seq_len=TOKENS, preset=framework_preset("megatron"))
 
 def copied(asked: JobSpec, kv_heads: int, tp: int = 1, position: PositionKind = PositionKind.ROTARY) -> list[float]:
     """Channels of a token that are copied forward and backward."""
-    kind = AttentionKind.MHA if kv_heads == COPIED else AttentionKind.GQA
-    attention = AttentionSpec(kind=kind, num_heads=COPIED, num_kv_heads=kv_heads, qk_dim=DIM, v_dim=DIM)
-    block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=1024, gated=True))
-    run = BlockRun(block=block, count=1)
-    model = ModelSpec(
-        name="m", hidden=512, vocab=1024, blocks=(run,), source="", position=position, max_positions=TOKENS
-    )
+    model = replace(small_model(kv_heads=kv_heads), position=position, max_positions=TOKENS)
     piece = written(model, asked, "fsp" if tp > 1 else "mtp", Layout.of(8, tp=tp), "none").blocks[0]
 
     def channels(ops: tuple[Op, ...], kernel: str) -> float:
@@ -281,12 +268,10 @@ def repeated(framework: str, kv_heads: int, tp: int = 1, **settings: object) -> 
     """Kernels of the repeated heads with the bytes a token that they move, and bytes a token that the
     attention keeps.
     """
-    kind = AttentionKind.MHA if kv_heads == COPIED else AttentionKind.GQA
-    attention = AttentionSpec(kind=kind, num_heads=COPIED, num_kv_heads=kv_heads, qk_dim=DIM, v_dim=DIM)
-    run = BlockRun(block=BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=1024, gated=True)), count=1)
-    model = ModelSpec(name="m", hidden=512, vocab=1024, blocks=(run,), source="", max_positions=TOKENS)
     asked = replace(job(seq_len=TOKENS, preset=framework_preset(framework)), **settings)
-    piece = written(model, asked, "fsp" if tp > 1 else "mtp", Layout.of(8, tp=tp), "none").blocks[0]
+    piece = written(
+        small_model(kv_heads=kv_heads), asked, "fsp" if tp > 1 else "mtp", Layout.of(8, tp=tp), "none"
+    ).blocks[0]
     kernels = [
         (op.kernel, float((bytes_moved(op) + np.zeros(1))[0]) / TOKENS)
         for op in (*piece.forward, *piece.backward)
@@ -334,10 +319,8 @@ SUNK = replace(WITHOUT_SINKS, sinks=True)
 
 
 def layer_with_sinks(*, sinks: bool, tp: int = 1, flash: bool = True) -> Pass:
-    mixer = SUNK if sinks else WITHOUT_SINKS
-    run = BlockRun(block=replace(MODEL.blocks[0].block, mixer=mixer), count=4)
     asked = job(seq_len=SINK_TOKENS, world_size=tp, flash_attention=flash)
-    return written(replace(MODEL, blocks=(run,)), asked, "mtp", Layout.of(tp, tp=tp)).blocks[0]
+    return written(with_part(MODEL, "mixer", sinks=sinks), asked, "mtp", Layout.of(tp, tp=tp)).blocks[0]
 
 
 def added(plain: Pass, sunk: Pass) -> list[MemoryBound]:

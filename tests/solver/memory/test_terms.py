@@ -29,10 +29,22 @@ from spec.frameworks import framework_preset
 from spec.model import ModelSpec
 from tests.ops.layouts import job
 from tests.solver.plans.test_rules import EXPERTS
-from tests.solver.questions import question, small_model
+from tests.solver.questions import question, small_model, with_part
 
 SEQ, HIDDEN, WIDTH, TOPK = 256, 512, 512, 2
 ROWS = SEQ * TOPK
+
+
+def elements(dense: int, low_precision: int = 0) -> RankParameters:
+    """All of a rank's elements under one owner."""
+    none = ints(0)
+    read = RankParameters(dense=ints(low_precision), weight=none, expert=none)
+    return RankParameters(dense=ints(dense), weight=none, expert=none, low_precision=read)
+
+
+def piece(trained: int, low_precision: int = 0, frozen: RankParameters | None = None) -> LayerBytes:
+    columns = {name: np.zeros(1) for name in BYTES}
+    return LayerBytes(parameters=elements(trained, low_precision), frozen=frozen or elements(0), **columns)
 
 
 def widest(model: ModelSpec, low_precision: str = "", dispatcher: str = "hybridep", **degrees: int) -> float:
@@ -40,23 +52,6 @@ def widest(model: ModelSpec, low_precision: str = "", dispatcher: str = "hybride
     if low_precision:
         asked = replace(asked, precision=replace(asked.precision, linear="fp8", scale_recipe=low_precision))
     return float(widest_bytes(LayerContext(model=model, job=asked, layout=Layout.of(8, **degrees)))[0])
-
-
-def of_layer(elements: int) -> LayerBytes:
-    none = floats(0.0)
-    whole = RankParameters(dense=ints(elements), weight=ints(0), expert=ints(0))
-    frozen = RankParameters(dense=ints(0), weight=ints(0), expert=ints(0))
-    return LayerBytes(
-        saved_bytes=none,
-        transient_bytes=none,
-        cached_bytes=none,
-        cast_elements=none,
-        host_bytes=none,
-        logits=none,
-        shapes=none,
-        parameters=whole,
-        frozen=frozen,
-    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +70,7 @@ def test_the_whole_gradient_of_the_largest_layer_stands_before_it_is_reduced(
 ) -> None:
     """Of two kinds of layers, embedding and head: in fp32, as gradients travel; beside it the layer's output
     and its gradient, and what is widest."""
-    kinds = [of_layer(elements) for elements in (1000, 3000, 9000, 9000)]
+    kinds = [piece(size) for size in (1000, 3000, 9000, 9000)]
     sharding = STRATEGIES[strategy]
     asked = job(seq_len=SEQ)
     context = LayerContext(sharding=sharding, model=small_model(), job=asked, layout=Layout.of(8, **degrees))
@@ -85,10 +80,7 @@ def test_the_whole_gradient_of_the_largest_layer_stands_before_it_is_reduced(
 
 
 def experts_of_width(width: int) -> ModelSpec:
-    (run,) = EXPERTS.blocks
-    assert run.block.moe is not None
-    moe = replace(run.block.moe, expert_ffn_hidden=width)
-    return replace(EXPERTS, blocks=(replace(run, block=replace(run.block, moe=moe)),))
+    return with_part(EXPERTS, "moe", expert_ffn_hidden=width)
 
 
 def test_experts_hold_gradients_of_their_result_and_of_what_it_was_made_of() -> None:
@@ -114,16 +106,9 @@ def test_parts_of_experts_are_sorted_too(ep: int) -> None:
 
 def test_ungated_ones_hold_one_gradient_where_gated_ones_hold_two() -> None:
     """And one more of the result where an adapter beside another product lets go of it."""
-    (run,) = small_model().blocks
-    assert run.block.mlp is not None
-    plain = replace(
-        small_model(), blocks=(replace(run, block=replace(run.block, mlp=replace(run.block.mlp, gated=False))),)
-    )
+    plain = with_part(small_model(), "mlp", gated=False)
     assert widest(small_model()) == 2 * widest(plain) == 2 * 2 * SEQ * 4 * HIDDEN
-    (run,) = experts_of_width(4 * HIDDEN).blocks
-    assert run.block.moe is not None
-    moe = replace(run.block.moe, gated=False)
-    ungated = replace(EXPERTS, blocks=(replace(run, block=replace(run.block, moe=moe)),))
+    ungated = with_part(experts_of_width(4 * HIDDEN), "moe", gated=False)
     assert widest(ungated, ep=8) == 2 * ROWS * (HIDDEN + 4 * HIDDEN)
     context = LayerContext(model=small_model(), job=replace(job(seq_len=SEQ), adapter_rank=8), layout=Layout.of(8))
     beside, itself = (replace(context, job=replace(context.job, adapted=frozenset({name}))) for name in ("out", "down"))
@@ -201,21 +186,17 @@ def test_a_graph_of_the_iteration_leaves_the_step_no_room(seq_len: int, finds_ro
 ELEMENTS = 1000
 
 
-def on_rank(rows: int = 1) -> RankParameters:
-    return RankParameters(dense=ints([ELEMENTS] * rows), weight=ints([0] * rows), expert=ints([0] * rows))
-
-
 def test_the_embeddings_gradient_is_whole_before_it_is_added() -> None:
     """16 bits an element."""
     context = LayerContext(model=small_model(), job=job(world_size=8), layout=Layout.of(8))
-    assert step_buffers(context, on_rank(), ints([300]), ints([ELEMENTS]))[0].tolist() == [2 * 300]
+    assert step_buffers(context, elements(ELEMENTS), ints([300]), ints([ELEMENTS]))[0].tolist() == [2 * 300]
 
 
 def test_slices_return_through_a_copy_of_the_parameters_where_an_optimizer_is_sharded() -> None:
     """nanotron under ZeRO-1 alone."""
     layout = Layout.of(8, zero_size=np.array([1, 2, 8]), zero_stage=np.array([1, 1, 0]))
     asked = job(world_size=8, preset=framework_preset("nanotron"))
-    found = slice_bytes(LayerContext(model=small_model(), job=asked, layout=layout), on_rank(3))
+    found = slice_bytes(LayerContext(model=small_model(), job=asked, layout=layout), elements(ELEMENTS))
     assert found.tolist() == [0.0, ELEMENTS * dtype_bytes(asked.precision.parameter_gather), 0.0]
 
 
@@ -243,20 +224,6 @@ def test_pieces_for_each_rank_find_room_where_the_whole_does_not(slices: float, 
 RANKS = 8
 
 
-def elements(dense: int, low_precision: int = 0) -> RankParameters:
-    none = ints(0)
-    return RankParameters(
-        dense=ints(dense),
-        weight=none,
-        expert=none,
-        low_precision=RankParameters(dense=ints(low_precision), weight=none, expert=none),
-    )
-
-
-def piece(parameters: RankParameters, frozen: RankParameters) -> LayerBytes:
-    return LayerBytes(parameters=parameters, frozen=frozen, **{name: np.zeros(1) for name in BYTES})
-
-
 def gathered(zero_stage: int = 3, layers: int = 4, head: int = 500, live: int = 0, **precision: object) -> float:
     """Layers of 1,000 trained elements, 800 of them read by products of 8 bits, and 200 frozen, 100 of them; an
     embedding of 300.
@@ -265,10 +232,7 @@ def gathered(zero_stage: int = 3, layers: int = 4, head: int = 500, live: int = 
     asked = replace(asked, precision=replace(asked.precision, **precision))
     layout = Layout.of(RANKS, zero_stage=zero_stage, zero_size=RANKS)
     context = LayerContext(model=small_model(), job=asked, layout=layout)
-    kinds = [
-        piece(elements(1000, 800), elements(200, 100)),
-        *(piece(elements(size), elements(0)) for size in (300, head)),
-    ]
+    kinds = [piece(1000, 800, frozen=elements(200, 100)), piece(300), piece(head)]
     return float(gathered_weights_bytes(context, kinds, ints(0), (ints(layers), ints(1), ints(1)))[0])
 
 
@@ -289,7 +253,7 @@ def test_of_ends_that_are_units_of_their_own_one_is_gathered_beside_the_layers()
         model = replace(small_model(), tied_embeddings=tied)
         layout = Layout.of(RANKS, zero_stage=3, zero_size=RANKS)
         context = LayerContext(model=model, job=job(world_size=RANKS, preset=preset), layout=layout)
-        kinds = [piece(elements(size), elements(0)) for size in (1200, 300, 500)]
+        kinds = [piece(size) for size in (1200, 300, 500)]
         told = gathered_weights_bytes(context, kinds, ints(0), (ints(4), ints(1), ints(1)))
         assert told[0] == 2 * (2 * 1200 + ends)
 

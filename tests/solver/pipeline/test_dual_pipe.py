@@ -23,9 +23,8 @@ from spec.arrays import floats, ints
 from spec.collectives import Collective
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
-from spec.model import MoeSpec
 from tests.solver.pipeline.plain_replay import run
-from tests.solver.questions import question, small_model
+from tests.solver.questions import experts_model, question, small_model
 from workload.settings.megatron import megatron_flags
 from workload.settings.step_trace import trace_events
 from workload.stage_work import stage_works
@@ -191,12 +190,7 @@ def test_all_to_alls_measured_beside_products_change_the_price_of_pairs() -> Non
 
 
 def moe_question():
-    model = small_model(layers=8)
-    run_ = model.blocks[0]
-    moe = MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=512)
-    block = replace(run_.block, mlp=None, moe=moe)
-    model = replace(model, blocks=(replace(run_, block=block),))
-    return question(model=model, world_size=32, sequences=128, preset=HAI)
+    return question(model=experts_model(), world_size=32, sequences=128, preset=HAI)
 
 
 @pytest.mark.parametrize("one", [PLAN, replace(PLAN, pp=4, vpp=2, schedule=VEE, num_micro=32)])

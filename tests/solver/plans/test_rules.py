@@ -22,20 +22,14 @@ from spec.arrays import ints
 from spec.cluster.cluster import HostSpec
 from spec.errors import ConfigError
 from spec.frameworks import FrameworkPreset, framework_preset
-from spec.model import ModelSpec, MoeSpec
-from tests.solver.questions import question, small_model
+from spec.model import ModelSpec
+from tests.solver.questions import experts_model, question, small_model, with_part
 
 HOST = HostSpec(link_bandwidth=50e9, memory_bandwidth=400e9, links=4)
 DENSE = small_model(heads=8, kv_heads=2)
-BLOCK = DENSE.blocks[0].block
 
 
-def of_experts(num_experts: int) -> ModelSpec:
-    moe = MoeSpec(num_experts=num_experts, topk=2, expert_ffn_hidden=512)
-    return replace(DENSE, blocks=(replace(DENSE.blocks[0], block=replace(BLOCK, mlp=None, moe=moe)),))
-
-
-EXPERTS = of_experts(8)
+EXPERTS = experts_model(DENSE)
 
 
 def problem(
@@ -173,8 +167,7 @@ def test_its_shards_are_those_of_data_and_sequence_ranks() -> None:
 
 
 def test_the_width_need_not_divide_because_nobody_cuts_it() -> None:
-    odd = replace(DENSE.blocks[0], block=replace(BLOCK, mlp=replace(BLOCK.mlp, ffn_hidden=1001)))
-    asked = problem("deepspeed", model=replace(DENSE, blocks=(odd,)), world_size=16)
+    asked = problem("deepspeed", model=with_part(DENSE, "mlp", ffn_hidden=1001), world_size=16)
     assert not broken(asked, "strategy=ulysses,tp=4")
 
 
@@ -225,11 +218,8 @@ EXCHANGES = "sparse attention needs whole sequences, and the strategy exchanges 
     ],
 )
 def test_a_selection_of_keys_needs_whole_sequences(preset: str, text: str, refused: bool) -> None:
-    model = small_model()
-    (run,) = model.blocks
     for index_topk in (0, 256):
-        mixer = replace(run.block.mixer, index_topk=index_topk)
-        sparse = replace(model, blocks=(replace(run, block=replace(run.block, mixer=mixer)),))
+        sparse = with_part(small_model(), "mixer", index_topk=index_topk)
         reasons = broken(problem(preset, model=sparse), text)
         assert bool(reasons & {CUTS, EXCHANGES}) is (refused and index_topk > 0)
 
@@ -476,7 +466,9 @@ def test_hybridep_queues_so_many_tokens_between_domains(
     seq_len: int, text: str, dispatcher: str, refused: bool
 ) -> None:
     """3 requests a token and one fit below 65,536: 21,844 tokens."""
-    asked = problem(model=of_experts(16), world_size=16, seq_len=seq_len, moe_dispatcher=dispatcher)
+    asked = problem(
+        model=experts_model(DENSE, num_experts=16), world_size=16, seq_len=seq_len, moe_dispatcher=dispatcher
+    )
     assert (BETWEEN in broken(asked, text)) is refused
 
 
@@ -493,7 +485,7 @@ def test_hybridep_queues_so_many_tokens_between_domains(
 )
 def test_deepep_has_settings_for_some_groups_of_experts(text: str, dispatcher: str, refused: bool) -> None:
     """deep_ep/buffers/legacy.py: 160 ranks are among them, 40 and 320 are not; the group is that of ep x etp."""
-    asked = problem(model=of_experts(320), world_size=320, moe_dispatcher=dispatcher)
+    asked = problem(model=experts_model(DENSE, num_experts=320), world_size=320, moe_dispatcher=dispatcher)
     assert (SIZES in broken(asked, text)) is refused
 
 

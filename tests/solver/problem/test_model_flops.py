@@ -12,11 +12,10 @@ from solver.report.plans import utilisation_words
 from spec.arrays import floats
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
-from spec.model import BlockRun, MoeSpec
 from spec.parameters import num_parameters
 from spec.settings.job import recipe_precision
 from tests.ops.layouts import job
-from tests.solver.questions import cluster, model_flops, question, small_model
+from tests.solver.questions import cluster, experts_model, model_flops, question, small_model
 
 
 def test_a_frozen_weight_has_no_gradient_of_its_own() -> None:
@@ -32,9 +31,7 @@ def test_a_frozen_weight_has_no_gradient_of_its_own() -> None:
 
 def test_rows_that_narrow_formats_pad_with_and_uneven_experts_are_no_model_flops() -> None:
     """1,000 tokens to 2 of 32 experts: 62.5 rows each, which fp8 pads."""
-    moe = MoeSpec(num_experts=32, topk=2, expert_ffn_hidden=256)
-    dense = small_model()
-    model = replace(dense, blocks=(BlockRun(block=replace(dense.blocks[0].block, mlp=None, moe=moe), count=2),))
+    model = experts_model(num_experts=32, expert_ffn_hidden=256)
     asked: JobSpec = job(seq_len=1000, world_size=1)
     narrow = replace(asked, precision=recipe_precision("mxfp8", asked.preset), moe_expert_spread=0.5)
     assert model_flops(model, narrow) == model_flops(model, asked)

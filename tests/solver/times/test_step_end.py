@@ -18,10 +18,10 @@ from solver.times.step_end import StepTimes, operations, step_times, units_of_st
 from spec.arrays import floats, ints
 from spec.collectives import Collective
 from spec.frameworks import FrameworkPreset, framework_preset
-from spec.model import ModelSpec, MoeSpec
+from spec.model import ModelSpec
 from spec.parameters import num_parameters
 from tests.solver.flat_cost_model import MEMORY_BANDWIDTH, FlatCostModel
-from tests.solver.questions import question, small_model
+from tests.solver.questions import experts_model, question, small_model
 
 LONG_S, SHORT_S = 10.0, 1e-9
 LAUNCH_S = 1e-6
@@ -214,9 +214,7 @@ def test_every_bucket_is_as_late_as_a_message_of_its_own() -> None:
 def test_experts_fill_buckets_of_their_own() -> None:
     """Two kinds of parameters whose buckets hold a tenth of the experts': ten messages of experts, and as many of the
     rest as the rest needs."""
-    dense = small_model()
-    moe = MoeSpec(num_experts=4, topk=2, expert_ffn_hidden=2048)
-    routed = replace(dense, blocks=(replace(dense.blocks[0], block=replace(dense.blocks[0].block, mlp=None, moe=moe)),))
+    routed = experts_model(num_experts=4, expert_ffn_hidden=2048)
     counted = num_parameters(routed)
     experts = 8 * 4 * 3 * 512 * 2048
     bucket = -(-experts // 10)

@@ -8,7 +8,7 @@ from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.frameworks import framework_preset
 from spec.job import JobSpec, Precision
-from spec.model import BlockRun, ModelSpec
+from spec.model import ModelSpec
 from tests.solver.questions import question, small_model
 
 
@@ -37,12 +37,6 @@ def known(plan: Plan, **changes: Any) -> tuple[ModelSpec, JobSpec]:
     """What stands before there is a plan."""
     question = asked(plan, **changes)
     return question.model, question.job
-
-
-def with_block(model: ModelSpec, **changes: Any) -> ModelSpec:
-    """The model with fields of all its blocks changed."""
-    runs = [BlockRun(block=replace(run.block, **changes), count=run.count) for run in model.blocks]
-    return replace(model, blocks=tuple(runs))
 
 
 def flags_in(text: str) -> dict[str, str | None]:

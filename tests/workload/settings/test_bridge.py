@@ -11,11 +11,11 @@ from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
-from tests.solver.questions import small_model
+from tests.solver.questions import small_model, with_block
 from tests.workload.random_plans import EXPERTS, Case, cases
 from tests.workload.settings.accepted.lists import check_fields
 from tests.workload.settings.made_module import Call, fields_of, functions_of
-from tests.workload.settings.problems import asked, with_block
+from tests.workload.settings.problems import asked
 from workload.settings.bridge import bridge_fields, bridge_settings
 
 PLAN = Plan(strategy="fsp", preset="megatron-bridge", tp=2, dp=4, zero_stage=1, zero_size=4, num_micro=4)

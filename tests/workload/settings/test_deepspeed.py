@@ -9,9 +9,9 @@ from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from spec.mixers.attention import RopeScaling, RopeSpec
-from tests.solver.questions import small_model
+from tests.solver.questions import small_model, with_block
 from tests.workload.random_plans import EXPERTS
-from tests.workload.settings.problems import asked, with_block
+from tests.workload.settings.problems import asked
 from workload.settings.deepspeed import SCRIPT, deepspeed_json, deepspeed_settings
 
 PLAN = Plan(strategy="mtp", preset="deepspeed")

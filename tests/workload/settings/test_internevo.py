@@ -17,10 +17,10 @@ from spec.mixers.attention import AttentionKind, RopeScaling, RopeSpec
 from spec.model import MlpSpec, ModelSpec
 from spec.readers.internlm import read_internlm_config
 from spec.readers.read_config import read_config
-from tests.solver.questions import small_model
+from tests.solver.questions import small_model, with_block
 from tests.workload.generator import ROOT
 from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
-from tests.workload.settings.problems import asked, known, with_block
+from tests.workload.settings.problems import asked, known
 from workload.settings.internevo import (
     check_internevo,
     checkpoint_share,

@@ -15,8 +15,8 @@ from spec.mixers.attention import AttentionSpec, QkNormWeights
 from spec.model import ModelSpec, NormKind, NormPlace
 from spec.readers.read_config import read_config
 from spec.settings.plan import plan_settings
-from tests.solver.questions import question, small_model
-from tests.workload.settings.problems import asked, with_block
+from tests.solver.questions import question, small_model, with_block
+from tests.workload.settings.problems import asked
 from tests.workload.settings.test_refusals import NAMES, PLANS
 from workload.launch_files import EXPORTERS
 from workload.settings import deepspeed, internevo, megatron

@@ -14,11 +14,11 @@ from spec.frameworks import framework_preset
 from spec.mixers.attention import RopeScaling, RopeSpec
 from spec.model import MlpSpec, ModelSpec, MoeSpec
 from spec.readers.read_config import read_config
-from tests.solver.questions import small_model
+from tests.solver.questions import small_model, with_block
 from tests.workload.generator import ROOT
 from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.problems import asked, flags_in, known, with_block
+from tests.workload.settings.problems import asked, flags_in, known
 from workload.settings.megatron import (
     check_megatron,
     fact_flags,

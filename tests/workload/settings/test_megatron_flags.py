@@ -11,9 +11,9 @@ from spec.cluster.cluster import segmented
 from spec.cluster.reader import read_cluster
 from spec.errors import ExportError
 from spec.model import BlockRun, MlpSpec, MoeSpec
-from tests.solver.questions import ROOT, small_model
+from tests.solver.questions import ROOT, small_model, with_block
 from tests.workload.random_plans import EXPERTS, LATENT
-from tests.workload.settings.problems import asked, flags_in, known, with_block
+from tests.workload.settings.problems import asked, flags_in, known
 from workload.settings.megatron_flags import job_flags, job_omissions, model_flags, recompute_flags
 
 PLAN = Plan(strategy="fsp", preset="megatron")

@@ -12,9 +12,9 @@ from spec.errors import ExportError
 from spec.mixers.attention import QkNormWeights
 from spec.model import MlpSpec, NormKind, PositionKind
 from spec.readers.read_config import read_config
-from tests.solver.questions import ROOT, small_model
+from tests.solver.questions import ROOT, small_model, with_block
 from tests.workload.random_plans import EXPERTS, LATENT
-from tests.workload.settings.problems import asked, known, with_block
+from tests.workload.settings.problems import asked, known
 from workload.launch_files import EXPORTERS
 
 SMALL = small_model(layers=8)

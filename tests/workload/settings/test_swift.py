@@ -10,10 +10,10 @@ from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
-from tests.solver.questions import small_model
+from tests.solver.questions import small_model, with_block
 from tests.workload.random_plans import EXPERTS, Case, cases
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.problems import asked, known, with_block
+from tests.workload.settings.problems import asked, known
 from workload.settings.megatron_flags import Flags
 from workload.settings.swift import check_swift, swift_arguments, swift_settings
 

@@ -9,10 +9,10 @@ from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
 from spec.errors import ExportError
-from tests.solver.questions import small_model
+from tests.solver.questions import small_model, with_block
 from tests.workload.random_plans import EXPERTS
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.problems import asked, known, with_block
+from tests.workload.settings.problems import asked, known
 from workload.settings.zero_bubble import check_zero_bubble, zero_bubble_flags, zero_bubble_settings
 
 PLAN = Plan(strategy="fsp", preset="zero-bubble", pp=4, num_micro=8, schedule=Schedule.ZB_H1)

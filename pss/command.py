@@ -108,7 +108,7 @@ def help_lines() -> list[str]:
     verbs = {name: one.summary for name, one in SUBCOMMANDS.items()}
     verbs[SCHEMA] = "print the JSON Schema of --json's answer, or of a config's plan, job or constraints"
     verbs[LIST] = "list the models, clusters, frameworks or keys that options take"
-    verbs[COMPLETION] = "print the completion script of bash, zsh or fish"
+    verbs[COMPLETION] = "print the completion script of bash or zsh (needs shtab)"
     width = max(map(len, verbs))
     lines = [f"usage: {NAME} VERB [OPTIONS], {NAME} VERB --help, {NAME} --version", ""]
     return lines + [f"  {name.ljust(width)}  {what}" for name, what in verbs.items()]

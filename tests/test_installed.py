@@ -117,7 +117,7 @@ def ran(command: Path, folder: Path, words: str) -> subprocess.CompletedProcess[
         ("workload groups --tp 2 --dp 2", "groups of 2"),
         ("workload simulate --help", "usage: pss workload simulate"),
         ("profile --dry_run --device cpu", " cases, about "),
-        ("completion zsh", "bashcompinit"),
+        ("completion zsh", "#compdef pss"),
     ],
 )
 def test_the_command_works_in_an_empty_folder(words: str, said: str, installed: Path, tmp_path: Path) -> None:

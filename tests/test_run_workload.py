@@ -142,7 +142,7 @@ def test_a_defect_is_never_priced_in_silence(folder: Path, capsys: pytest.Captur
         (["topology", "-topo", "Star"], "known: Spectrum-X"),
         (["topology", "-topo", "Spectrum-X", "-g", "many"], "whole number"),
         (["topology", "-topo", "NVL", "-o", "no/where"], "a file in a folder that exists"),
-        (["topology", "-topo", "NVL576", "-o", "t", "--picture", "t.png"], "at most 400"),
+        (["topology", "-topo", "DCN+", "-o", "t", "--picture", "t.png"], "at most 400"),
         (["topology", "--check", "good.txt.none"], "no topology file"),
         (["groups", "--tp", "0"], "'0' is not a whole number from 1"),
         (["groups", "--group", "ep"], "independent_ep"),

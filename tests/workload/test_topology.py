@@ -47,8 +47,6 @@ def h100() -> ClusterSpec:
         (flags_of(template="NVL"), 72, 18 * 800, 18 * 800, 0),
         # 18 cables of 14400Gbps for 36 GPUs.
         (flags_of(template="NVL", gpus_per_server=36), 72, 18 * 800, 18 * 14400 / 36, 0),
-        # 18 switches with 36 cables of 800Gbps each for 36 GPUs.
-        (flags_of(template="NVL576"), 576, 18 * 800, 18 * 800, 0),
     ],
 )
 def test_shapes(flags: Flags, ranks: int, server: float, scale_up: float, scale_out: float) -> None:
@@ -155,7 +153,7 @@ def found(lines: list[str], tmp_path: Path) -> set[tuple[int, str, str]]:
     return {(each.line, each.severity.value, each.code) for each in findings}
 
 
-@pytest.mark.parametrize("template", ["Spectrum-X", "DCN+", "NVL", "NVL576"])
+@pytest.mark.parametrize("template", ["Spectrum-X", "DCN+", "NVL"])
 def test_templates_are_read_back_without_findings(template: str, tmp_path: Path) -> None:
     topology = build_topology(flags_of(template=template))
     path = tmp_path / topology.file_name
@@ -218,9 +216,8 @@ def test_picture(tmp_path: Path) -> None:
     assert sorted(set(layers(topology))) == [-1, 0, 1, 2]
     draw_topology(topology, tmp_path / "t.png")
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(set(layers(build_topology(flags_of(template="NVL576"))))) == [-2, -1, 0]
     with pytest.raises(ExportError, match="at most 400"):
-        draw_topology(build_topology(flags_of(template="NVL576")), tmp_path / "n.png")
+        draw_topology(build_topology(flags_of(template="DCN+")), tmp_path / "n.png")
     with pytest.raises(ExportError, match=r"\.png"):
         draw_topology(topology, tmp_path / "t.xyz")
 
@@ -243,7 +240,6 @@ template=DCN+: 592 64 16 1088: DCN+SingleToR_512g_8gps_400Gbps_H100
 template=DCN+ dual_tor=1: 592 64 16 1600: DCN+DualToR_512g_8gps_200Gbps_H100
 template=NVL: 90 18 0 1296: NVL72_72g_72gps_400Gbps_B200
 template=NVL gpus_per_server=36: 108 36 0 1314: NVL72_72g_36gps_400Gbps_B200
-template=NVL576: 1188 612 0 20736: NVL576_576g_36gps_400Gbps_B200
 rail_optimised=1: 108 4 72 576: Rail_Opti_SingleToR_32g_8gps_400Gbps_H100
 rail_optimised=0: 101 4 65 128: No_Rail_Opti_32g_8gps_SingleToR_400Gbps_H100
 """
@@ -348,7 +344,6 @@ def test_every_fabric_is_connected_and_within_its_ports(
         (flags_of(template="AlibabaHPN", dual_plane=True, gpus=64, num_psw=15), "even number"),
         (flags_of(template="NVL", gpus=144), "has 72"),
         (flags_of(template="NVL", gpus_per_server=8), "one rack of 72"),
-        (flags_of(template="NVL576", gpus_per_server=72), "has 36"),
         (flags_of(template="NVL", num_psw=4), "-psn"),
         (flags_of(bandwidth="400"), "Gbps"),
         (flags_of(bandwidth="0Gbps"), "above 0"),

@@ -41,7 +41,6 @@ class ZeroOptions:
     max_live_parameters: int = 1_000_000_000
     max_reuse_distance: int = 1_000_000_000
     use_multi_rank_bucket_allreduce: bool = True
-    round_robin_gradients: bool = False
     fp16: bool = False
     computation: bool = False
 
@@ -200,12 +199,9 @@ class _Flat:
     """The flat buffer of all parameters, cut evenly over the ranks: who owns which part of a tensor."""
 
     def __init__(self, tensors: list[Tensor], options: ZeroOptions) -> None:
-        order = tensors
-        if options.round_robin_gradients:  # ``_round_robin_reorder``
-            order = [tensor for first in range(options.ranks) for tensor in tensors[first :: options.ranks]]
         self.start: dict[str, int] = {}
         end = 0
-        for tensor in order:
+        for tensor in tensors:
             self.start[tensor.name] = end
             end += tensor.elements
         unit = ALIGNMENT * options.ranks

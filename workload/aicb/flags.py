@@ -92,7 +92,7 @@ WITH_VALUE = ("activation_func", "node_rank", "master_addr", "master_port")
 # What only a general workload has rows for.
 GENERAL_ONLY = ("epoch_num", "computation_enable")
 # The same, of one kind of ZeRO stage.
-STAGES_1_2 = ("allgather_bucket_size", "use_multi_rank_bucket_allreduce", "round_robin_gradients")
+STAGES_1_2 = ("allgather_bucket_size", "use_multi_rank_bucket_allreduce")
 STAGE_3 = (
     "prefetch_bucket_size",
     "param_persistence_threshold",
@@ -296,7 +296,6 @@ def _deepspeed(out: Options) -> None:
         choices=("true", "false"),
         default="true",
     )
-    out.switch("round_robin_gradients", help_text="stages 1 and 2 deal tensors to owners in turn")
 
 
 def _times(out: Options) -> None:

@@ -74,7 +74,6 @@ def _sharded(made: GeneratorInput, options: argparse.Namespace) -> Iterator[Gene
         tokens=plan.micro_batch * made.problem.job.seq_len,
         epochs=options.epoch_num,
         use_multi_rank_bucket_allreduce=options.use_multi_rank_bucket_allreduce != "false",
-        round_robin_gradients=options.round_robin_gradients,
         fp16=options.dtype == "float16",
         computation=options.computation_enable,
         **sizes,

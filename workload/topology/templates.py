@@ -153,17 +153,11 @@ def _uplinks(fabric: Fabric, *, first_asw: int) -> Iterator[Link]:
             yield Link(src=first_asw + asw, dst=first_psw + psw, wire=wire)
 
 
-# NVLink-only systems: one or two racks of 72 GPUs, and 576 GPUs over two layers of NV switches.
-#
-# Sizes as a public fork of SimAI generates them: every GPU has one link to each of its rack's 18 NV switches
-# (NVIDIA GB200 NVL72: 18 NVLinks per GPU of 100 GB/s in both directions together, here 800Gbps as in that fork).
+# An NVLink-only system: 72 GPUs in one rack or two. Every GPU has one link to each of its rack's 18 NV switches
+# (NVIDIA GB200 NVL72: 18 NVLinks per GPU of 100 GB/s in both directions together, here 800Gbps as in a public fork of SimAI).
 
 SWITCHES_PER_RACK = 18
 NVL72_GPUS = 72
-NVL576_GPUS = 576
-NVL576_RACK = 36
-PLANES = 9
-SWITCHES_PER_PLANE = 36
 
 
 def nvl72(fabric: Fabric) -> Topology:
@@ -173,7 +167,8 @@ def nvl72(fabric: Fabric) -> Topology:
     (18 x 800 Gbps = 14400Gbps).
     """
     wire, gpus_per_rack = fabric.nvlink, fabric.gpus_per_server
-    _exactly("-g", fabric.gpus, NVL72_GPUS)
+    if fabric.gpus != NVL72_GPUS:
+        raise WorkloadError(f"-g {fabric.gpus}: this template has {NVL72_GPUS}")
     if gpus_per_rack not in (NVL72_GPUS, NVL72_GPUS // 2):
         raise WorkloadError(f"-gps {gpus_per_rack}: NVL has one rack of 72 or two of 36")
     racks = NVL72_GPUS // gpus_per_rack
@@ -187,28 +182,6 @@ def nvl72(fabric: Fabric) -> Topology:
             for switch in range(SWITCHES_PER_RACK)
         ]
     return _topology(fabric, links, racks * SWITCHES_PER_RACK)
-
-
-def nvl576(fabric: Fabric) -> Topology:
-    """576 GPUs in 16 racks of 36, whose 288 switches meet in 9 planes of 36 switches.
-
-    Assumption: switches 2p and 2p+1 of every rack belong to plane p. A rack switch reaches all 36 switches of its
-    plane at the width of a GPU link, so that what comes from its 36 GPUs can leave the rack.
-    """
-    _exactly("-g", fabric.gpus, NVL576_GPUS)
-    _exactly("-gps", fabric.gpus_per_server, NVL576_RACK)
-    wire, racks = fabric.nvlink, NVL576_GPUS // NVL576_RACK
-    first_rack_switch = NVL576_GPUS
-    first_plane_switch = first_rack_switch + racks * SWITCHES_PER_RACK
-    links = list(_rack_links(NVL576_GPUS, NVL576_RACK, wire))
-    for switch in range(racks * SWITCHES_PER_RACK):
-        plane = switch % SWITCHES_PER_RACK // (SWITCHES_PER_RACK // PLANES)
-        start = first_plane_switch + plane * SWITCHES_PER_PLANE
-        links += [
-            Link(src=first_rack_switch + switch, dst=target, wire=wire)
-            for target in range(start, start + SWITCHES_PER_PLANE)
-        ]
-    return _topology(fabric, links, racks * SWITCHES_PER_RACK + PLANES * SWITCHES_PER_PLANE)
 
 
 def _rack_links(num_gpus: int, gpus_per_rack: int, wire: Wire) -> Iterator[Link]:
@@ -226,26 +199,21 @@ SPECTRUM_X = "Spectrum-X"
 HPN = "AlibabaHPN"
 DCN = "DCN+"
 NVL = "NVL"
-NVL576 = "NVL576"
-_RACK = {"gpu_type": "B200", "nvlink_bandwidth": "800Gbps"}
 # Fields of Fabric that each template sets where the command line does not.
 TEMPLATES: dict[str, Mapping[str, Any]] = {
     SPECTRUM_X: {"gpus": 4096, "rail_optimised": True},
     HPN: {"gpus": 15360, "bandwidth": "200Gbps", "nics_per_asw": 128, "num_psw": 120, "asw_per_psw": 240}
     | {"rail_optimised": True, "dual_tor": True},
     DCN: {"gpus": 512, "asw_per_psw": 8, "num_psw": 8},
-    NVL: {**_RACK, "gpus": NVL72_GPUS, "gpus_per_server": NVL72_GPUS},
-    NVL576: {**_RACK, "gpus": NVL576_GPUS, "gpus_per_server": NVL576_RACK},
+    NVL: {"gpu_type": "B200", "nvlink_bandwidth": "800Gbps", "gpus": NVL72_GPUS, "gpus_per_server": NVL72_GPUS},
 }
 # Flags that a template would ignore, by the fields they set.
 _SWITCHES = {"rail_optimised": "--ro", "dual_tor": "--dt", "dual_plane": "--dp"}
 _SIZES = {"num_asw": "-asn", "nics_per_asw": "-npa", "num_psw": "-psn", "uplink_bandwidth": "-apbw"}
-_OF_FABRICS = {**_SWITCHES, **_SIZES, "asw_per_psw": "-app", "nv_switches_per_server": "-nsps"}
 IGNORED: dict[str, Mapping[str, str]] = {
     SPECTRUM_X: {"dual_tor": "--dt", "dual_plane": "--dp"},
     DCN: {"rail_optimised": "--ro", "dual_plane": "--dp"},
-    NVL: _OF_FABRICS,
-    NVL576: _OF_FABRICS,
+    NVL: {**_SWITCHES, **_SIZES, "asw_per_psw": "-app", "nv_switches_per_server": "-nsps"},
 }
 
 
@@ -269,7 +237,7 @@ def build_topology(flags: Mapping[str, Any]) -> Topology:
         defaults |= {"bandwidth": "200Gbps", "nics_per_asw": 128}
     fabric = Fabric(**(defaults | given))
     _check_words(fabric)
-    return {NVL: nvl72, NVL576: nvl576}.get(template, fabric_topology)(fabric)
+    return (nvl72 if template == NVL else fabric_topology)(fabric)
 
 
 def _check_words(fabric: Fabric) -> None:
@@ -289,7 +257,7 @@ def _name(flags: Fabric) -> str:
     size = f"{flags.gpus}g_{flags.gpus_per_server}gps"
     kind = f"{flags.bandwidth}_{flags.gpu_type}"
     tors = ("DualToR_DualPlane" if flags.dual_plane else "DualToR_SinglePlane") if flags.rail_optimised else "DualToR"
-    if flags.template in (NVL, NVL576):
+    if flags.template == NVL:
         return f"NVL{flags.gpus}_{size}_{kind}"
     if flags.template == DCN:
         return f"DCN+{'DualToR' if flags.dual_tor else 'SingleToR'}_{size}_{kind}"
@@ -299,8 +267,3 @@ def _name(flags: Fabric) -> str:
     if flags.rail_optimised:
         return f"{flags.template or 'Rail_Opti_SingleToR'}_{size}_{kind}"
     return f"No_Rail_Opti_{size}_SingleToR_{kind}"
-
-
-def _exactly(flag: str, value: int, wanted: int) -> None:
-    if value != wanted:
-        raise WorkloadError(f"{flag} {value}: this template has {wanted}")

@@ -123,7 +123,6 @@ def test_the_others_change_nothing_and_say_so(other: str, tmp_path: Path, capsys
         ("3", "--computation_enable"),
         ("2", "--allgather_bucket_size 200000"),
         ("1", "--use_multi_rank_bucket_allreduce false"),
-        ("2", "--round_robin_gradients"),
         ("3", "--prefetch_bucket_size 200000"),
         ("3", "--param_persistence_threshold 10"),
         ("3", "--model_persistence_threshold 10"),

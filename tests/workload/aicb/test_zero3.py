@@ -78,13 +78,6 @@ def test_without_multi_rank_buckets_each_owner_gets_its_part() -> None:
     assert [(item.dst, item.msg_size // 2) for item in items] == [(1, 6), (0, 6)]
 
 
-def test_round_robin_deals_tensors_to_owners_in_turn() -> None:
-    options = zero(2, use_multi_rank_bucket_allreduce=False, round_robin_gradients=True)
-    items = [item for item in zero12_items(modules(4, 2, 4, 6), options) if item.comm_type == "reduce"]
-    # flat buffer m0 m2 | m1 m3
-    assert [(item.dst, item.msg_size // 2) for item in items] == [(1, 8), (0, 8)]
-
-
 def test_a_gradient_above_the_bucket_goes_in_the_pieces_of_its_owners() -> None:
     options = zero(2, ranks=4, reduce_bucket_size=4)
     # 20 elements are 24 with padding to 2 a rank, 6 an owner: each piece passes the bucket

@@ -29,6 +29,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -37,7 +38,6 @@ from benchmarks.constant_table import PACKAGES, Constant, constants, line_of, up
 from benchmarks.measured_times import MeasuredTimes, measured_times  # noqa: E402
 from benchmarks.published_rows import Pricing, PublishedRow, read_rows  # noqa: E402
 from benchmarks.row_scores import measured_step_s, memory_gib  # noqa: E402
-from spec.arrays import FloatArray  # noqa: E402
 from spec.cluster.reader import cluster_names, read_cluster  # noqa: E402
 from spec.errors import ConfigError, UserError  # noqa: E402
 from spec.files import atomic_path  # noqa: E402
@@ -122,62 +122,35 @@ def constant_names(codes: Collection[CodeType]) -> frozenset[str]:
     return frozenset(name for code in codes for name in code.co_names if name.isupper())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowFigures:
-    """For each row its dataset and, as arrays, the relative error of its step, seconds, GiB and the half-width of the
-    interval as a share of the step."""
-
-    datasets: tuple[str, ...]
-    errors: FloatArray
-    seconds: FloatArray
-    memory: FloatArray
-    width: FloatArray
-
-    def take(self, places: Sequence[int]) -> "RowFigures":
-        """Returns some of the rows."""
-        chosen = np.array(places, dtype=np.int64)
-        return RowFigures(
-            datasets=tuple(self.datasets[place] for place in places),
-            errors=self.errors[chosen],
-            seconds=self.seconds[chosen],
-            memory=self.memory[chosen],
-            width=self.width[chosen],
-        )
-
-    def error_change(self, other: "RowFigures") -> dict[str, float]:
-        """Mean error by dataset of ``other`` minus that of these figures, in points; infinite if ``other`` can no longer
-        predict a row."""
-        points: dict[str, list[float]] = {}
-        refused = (other.seconds == 0) & (self.seconds > 0)
-        changes = np.where(refused, np.inf, 100.0 * (other.errors - self.errors))
-        for name, change in zip(self.datasets, changes, strict=True):
-            points.setdefault(name, []).append(float(change))
-        return {name: float(np.mean(result)) for name, result in points.items()}
-
-
-def row_figures(rows: Sequence[PublishedRow], times: MeasuredTimes, root: Path, *, anew: bool = True) -> RowFigures:
-    """The figures of the rows; a row that cannot be predicted has an error of 1. ``anew`` starts with empty cost models,
-    which constants of a hardware spec's model need."""
+def row_figures(rows: Sequence[PublishedRow], times: MeasuredTimes, root: Path, *, anew: bool = True) -> pd.DataFrame:
+    """For each row its dataset, the relative error of its step (1 if it cannot be predicted), seconds, GiB and the
+    half-width of the interval as a share of the step. ``anew`` starts with empty cost models, which constants of a
+    hardware spec's model need."""
     fresh = MeasuredTimes(root=root, fitted=times.fitted) if anew else times
     figures = []
     for one in Pricing(root=root, cost_model=fresh.cost_model).predict(rows):
         measured = measured_step_s(one.row)
         error = abs(one.step_s / measured - 1.0) if one.answer and measured else 1.0
         width = np.log(one.answer.interval_high_s / one.answer.step_s) if one.answer else 0.0
-        figures.append((error, one.step_s, memory_gib(one) or 0.0, width))
-    errors, seconds, memory, width = np.array(figures).reshape(-1, 4).T
-    return RowFigures(
-        datasets=tuple(row.dataset for row in rows), errors=errors, seconds=seconds, memory=memory, width=width
-    )
+        figures.append((one.row.dataset, error, one.step_s, memory_gib(one) or 0.0, width))
+    return pd.DataFrame(figures, columns=["dataset", "error", "seconds", "memory", "width"])
+
+
+def error_change(plain: pd.DataFrame, other: pd.DataFrame) -> dict[str, float]:
+    """Mean error by dataset of ``other`` minus that of ``plain``, in points; infinite if ``other`` can no longer predict
+    a row."""
+    refused = (other.seconds == 0) & (plain.seconds > 0)
+    changes = (100.0 * (other.error - plain.error)).mask(refused, np.inf)
+    return {str(name): float(np.mean(part)) for name, part in changes.groupby(plain.dataset, sort=False)}
 
 
 def _points(change: float) -> str:
     return f"{change:+.1f}" if np.isfinite(change) else "refused"
 
 
-def largest_effects(plain: RowFigures, less: RowFigures, more: RowFigures) -> str:
+def largest_effects(plain: pd.DataFrame, less: pd.DataFrame, more: pd.DataFrame) -> str:
     """The datasets whose error changes most, in points at -25 % / +25 %; else what changes in its place."""
-    down, up = plain.error_change(less), plain.error_change(more)
+    down, up = error_change(plain, less), error_change(plain, more)
     most = sorted(down, key=lambda name: -max(abs(down[name]), abs(up[name])))[:3]
     effects = [
         f"{name} {_points(down[name])} / {_points(up[name])}"
@@ -187,9 +160,8 @@ def largest_effects(plain: RowFigures, less: RowFigures, more: RowFigures) -> st
     if effects:
         return ", ".join(effects)
     for what, unit in (("seconds", "step"), ("memory", "memory"), ("width", "interval")):
-        base = getattr(plain, what)
-        shares = [np.divide(getattr(one, what), base, out=np.ones_like(base), where=base > 0) for one in (less, more)]
-        change = float(np.max(np.abs(np.array(shares) - 1.0), initial=0.0))
+        shares = [(one[what] / plain[what]).where(plain[what] > 0, 1.0) for one in (less, more)]
+        change = max(float((share - 1.0).abs().max()) for share in shares)
         if change > 1e-6:
             return f"{unit} of a row by up to {100 * change:.2g} %"
     return "nothing on these rows"
@@ -320,7 +292,7 @@ class Effects:
     each: int
     folder: Path
     rows: list[PublishedRow] = field(init=False)
-    plain: RowFigures | None = None
+    plain: pd.DataFrame | None = None
     reading: Readers | None = None
 
     def __post_init__(self) -> None:
@@ -339,7 +311,9 @@ class Effects:
         places = first_of_each(self.rows, self.reading.of(constant, ROOT))
         if not places:
             return "read by none of these rows"
-        return self._effect(constant, [self.rows[place] for place in places], self.plain.take(places))
+        return self._effect(
+            constant, [self.rows[place] for place in places], self.plain.iloc[places].reset_index(drop=True)
+        )
 
     def _of_spec(self, constant: Constant) -> str:
         if number_of((ROOT / constant.path).read_text(encoding="utf-8"), constant.name) is None:
@@ -349,7 +323,7 @@ class Effects:
             return "no row on this hardware"
         return self._effect(constant, rows, row_figures(rows, self.times, ROOT, anew=False))
 
-    def _effect(self, constant: Constant, rows: Sequence[PublishedRow], before: RowFigures) -> str:
+    def _effect(self, constant: Constant, rows: Sequence[PublishedRow], before: pd.DataFrame) -> str:
         """``before``: the figures of these rows as things stand."""
         anew = not constant.path.startswith(("ops", "solver"))
         varied = []

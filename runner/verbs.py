@@ -34,7 +34,8 @@ MOST_SECONDS = 1e6
 DEGREES = ("tp", "cp", "ep", "etp", "pp")
 COMPUTE = ("real", "sleep", "skip")
 DTYPES = ("bf16", "fp16", "fp32")
-
+RANKS, TOKENS, STEP_TOKENS = whole(1, MOST_GPUS), whole(1, MOST_SEQUENCE_TOKENS), whole(1, MOST_STEP_TOKENS)
+ONE_OR_MORE, ANY_NUMBER = whole(1, MOST_EPOCHS), whole(0, MOST_EPOCHS)
 
 Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
@@ -62,17 +63,13 @@ def add_run(verb: argparse.ArgumentParser) -> None:
     plan = verb.add_argument_group("a plan instead of files")
     plan.add_argument("--plan", help="tp=2,pp=2,micro_batch=1,... as simulation_train_formulaic.py takes it")
     add_config(plan)
-    plan.add_argument(
-        "--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help="tokens a step (default: the config's)"
-    )
-    plan.add_argument("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="default: the config's")
+    plan.add_argument("--global_batch_size", type=STEP_TOKENS, help="tokens a step (default: the config's)")
+    plan.add_argument("--seq_len", type=TOKENS, help="default: the config's")
     plan.add_argument("--framework", help="preset (default: the config's)")
     plan.add_argument("--profile", type=Path, help="times of computation, for --compute sleep")
     plan.add_argument("--cluster", help="hardware spec of configs/clusters (default: the profile's)")
     for axis in DEGREES:
-        verb.add_argument(
-            f"--{axis}", type=whole(1, MOST_GPUS), help="ranks (default: the workload's arguments, else 1)"
-        )
+        verb.add_argument(f"--{axis}", type=RANKS, help="ranks (default: the workload's arguments, else 1)")
     verb.add_argument("--order", default=DEFAULT_ORDER, help=f"of ranks, fastest first (default {DEFAULT_ORDER})")
     _add_run_options(verb)
 
@@ -96,10 +93,10 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     how.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of products (default bf16)")
     how.add_argument(
         "--epoch_num",
-        type=whole(1, MOST_EPOCHS),
+        type=ONE_OR_MORE,
         help="iterations; the file's last one repeats (default: as many as the file has)",
     )
-    how.add_argument("--warmup", type=whole(0, MOST_EPOCHS), default=1, help="iterations before (default 1)")
+    how.add_argument("--warmup", type=ANY_NUMBER, default=1, help="iterations before (default 1)")
     add_timeout(how)
     how.add_argument("--results", type=Path, default=Path("results"), help="folder (default results)")
     how.add_argument("--quiet", action="store_true", help="print the summary alone, no line for each operation")
@@ -118,8 +115,8 @@ def add_links(verb: argparse.ArgumentParser) -> None:
     table.add_argument("--min_bytes", type=byte_count, default=1024, help="smallest size (default 1KiB)")
     table.add_argument("--max_bytes", type=byte_count, default=128 << 20, help="largest size (default 128MiB)")
     table.add_argument("--factor", type=whole(2, 1024), default=2, help="from size to size (default 2)")
-    table.add_argument("--iters", type=whole(1, MOST_EPOCHS), default=20, help="calls of a time (default 20)")
-    table.add_argument("--warmup", type=whole(0, MOST_EPOCHS), default=5, help="calls before (default 5)")
+    table.add_argument("--iters", type=ONE_OR_MORE, default=20, help="calls of a time (default 20)")
+    table.add_argument("--warmup", type=ANY_NUMBER, default=5, help="calls before (default 5)")
     table.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of the buffers (default bf16)")
     table.add_argument("--symmetric", action="store_true", help="also by torch's symmetric memory (NVLink)")
     table.add_argument("--no_table", action="store_true", help="pairs alone")
@@ -172,17 +169,13 @@ def add_analyse(verb: argparse.ArgumentParser) -> None:
 def add_aiob(verb: argparse.ArgumentParser) -> None:
     """All options of ``aiob``."""
     add_config(verb, required=True)
-    verb.add_argument("--tp", type=whole(1, MOST_GPUS), default=1, help="tensor-parallel ranks (default 1)")
-    verb.add_argument("--ep", type=whole(1, MOST_GPUS), default=1, help="expert-parallel ranks (default 1)")
+    verb.add_argument("--tp", type=RANKS, default=1, help="tensor-parallel ranks (default 1)")
+    verb.add_argument("--ep", type=RANKS, default=1, help="expert-parallel ranks (default 1)")
     verb.add_argument("--micro_batch", type=whole(1, MOST_COUNT), default=1, help="sequences a micro-batch (default 1)")
-    verb.add_argument(
-        "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens a sequence (default: the config's)"
-    )
+    verb.add_argument("--seq_len", type=TOKENS, help="tokens a sequence (default: the config's)")
     add_device(verb)
     verb.add_argument("--output", type=Path, default=Path("aiob.txt"), help="AICB's text (default aiob.txt)")
-    verb.add_argument(
-        "--compile", action="store_true", help="also time the activation function, fused by torch.compile"
-    )
+    verb.add_argument("--compile", action="store_true", help="also time the activation function (torch.compile)")
     verb.add_argument("--into", type=Path, help="profile of this GPU to merge the samples into")
 
 
@@ -192,42 +185,26 @@ def add_train(verb: argparse.ArgumentParser) -> None:
     add_config(what, required=True)
     what.add_argument("--plan", help="tp=2,pp=2,... (default: the config's); dp=N is only checked")
     batch = what.add_mutually_exclusive_group()
-    batch.add_argument(
-        "--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help="tokens of a step (default: the config's batch)"
-    )
-    batch.add_argument(
-        "--micro_batches",
-        type=whole(1, MOST_STEP_TOKENS),
-        help="micro-batches of a step on each rank, instead of tokens",
-    )
-    what.add_argument(
-        "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence (default: the config's)"
-    )
+    batch.add_argument("--global_batch_size", type=STEP_TOKENS, help="tokens of a step (default: the config's batch)")
+    batch.add_argument("--micro_batches", type=STEP_TOKENS, help="of a step on each rank, instead of tokens")
+    what.add_argument("--seq_len", type=TOKENS, help="tokens per sequence (default: the config's)")
     what.add_argument(
         "--framework", help=f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})"
     )
-    what.add_argument(
-        "--job",
-        action="append",
-        default=[],
-        help="settings of the job (docs/configs.md): context_parallel=all_gather,...",
-    )
+    settings = "settings of the job (docs/configs.md): context_parallel=all_gather,..."
+    what.add_argument("--job", action="append", default=[], help=settings)
     what.add_argument("--dtype", choices=("bf16", "fp32"), help="of the products (default: the job's)")
     where = verb.add_argument_group("where to run")
     add_device(where)
-    where.add_argument(
-        "--cluster", help="hardware spec of configs/clusters with the peak for the MFU (default: by the device's name)"
-    )
+    where.add_argument("--cluster", help="hardware spec with the peak for the MFU (default: by the device's name)")
     how = verb.add_argument_group("how to run")
-    how.add_argument("--steps", type=whole(1, MOST_EPOCHS), default=10, help="steps timed (default 10)")
-    how.add_argument("--warmup", type=whole(0, MOST_EPOCHS), default=3, help="steps before (default 3)")
+    how.add_argument("--steps", type=ONE_OR_MORE, default=10, help="steps timed (default 10)")
+    how.add_argument("--warmup", type=ANY_NUMBER, default=3, help="steps before (default 3)")
     how.add_argument("--compile", action="store_true", help="compile the blocks by torch.compile")
     add_timeout(how)
     out = verb.add_argument_group("results")
     out.add_argument("--json", type=Path, help="write everything to this file")
-    out.add_argument(
-        "--trace", type=Path, metavar="DIR", help="also run steps under torch.profiler and write a trace of each rank"
-    )
+    out.add_argument("--trace", type=Path, metavar="DIR", help="also write a trace of each rank (torch.profiler)")
     out.add_argument("--results", type=Path, help="folder for NAME_train.json and NAME_steps.csv")
 
 

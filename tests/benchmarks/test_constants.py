@@ -132,11 +132,11 @@ def test_a_varied_constant_acts_everywhere_and_only_meanwhile(tmp_path: Path) ->
     with changed_constant(ROOT, one, 0.5, tmp_path / "root") as root:
         slower = row_figures(rows, times, root)
     assert pytest.approx(0.9) == gemm.MMA_EFFICIENCY
-    assert slower.seconds[-1] > 1.01 * before.seconds[-1]
-    assert row_figures(rows, times, ROOT).seconds[-1] == before.seconds[-1]
+    assert slower.seconds.iloc[-1] > 1.01 * before.seconds.iloc[-1]
+    assert row_figures(rows, times, ROOT).seconds.iloc[-1] == before.seconds.iloc[-1]
     ratio = named("a100-sxm-80g.toml:gpu.training_rate_ratio")
     with changed_constant(ROOT, ratio, 0.5, tmp_path / "root") as root:
-        assert row_figures(rows, times, root).seconds[-1] > 1.01 * before.seconds[-1]
+        assert row_figures(rows, times, root).seconds.iloc[-1] > 1.01 * before.seconds.iloc[-1]
 
 
 def test_what_is_made_of_a_constant_goes_with_it(tmp_path: Path) -> None:

@@ -161,10 +161,10 @@ def test_an_effect_names_the_datasets_that_move_most(tmp_path: Path) -> None:
     rows = [row(tmp_path, dataset=name, measured_step_s=seconds) for name, seconds in (("near", 0.01), ("far", 1e-6))]
     plain = row_figures(rows, MeasuredTimes(fitted={}), ROOT)
     slower = row_figures([row(tmp_path, dataset="near", measured_step_s=0.02), rows[1]], MeasuredTimes(fitted={}), ROOT)
-    points = 100.0 * (slower.errors[0] - plain.errors[0])
+    points = 100.0 * (slower.error[0] - plain.error[0])
     assert largest_effects(plain, plain, slower) == f"near +0.0 / {points:+.1f}"
     assert largest_effects(plain, plain, plain) == "nothing on these rows"
-    gone = replace(plain, seconds=0.0 * plain.seconds)
+    gone = plain.assign(seconds=0.0)
     assert largest_effects(plain, plain, gone) == "near +0.0 / refused, far +0.0 / refused"
 
 

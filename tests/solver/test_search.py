@@ -107,17 +107,6 @@ def test_nothing_fits_names_the_reasons_and_the_nearest_miss() -> None:
         search(asked, full_space(asked.model, asked.job))
 
 
-def test_kv_heads_fewer_than_tp_are_refused_or_replicated_as_the_preset_says() -> None:
-    model = small_model(kv_heads=2)
-    written = PlanSettings(strategy="fsp", tp=4, pp=1, micro_batch=1)
-    for name, refused in (("internevo", True), ("megatron", True), ("replicating", False)):
-        preset = framework_preset("megatron" if name == "replicating" else name)
-        preset = preset.changed({"tensor_parallel.kv_replication": name == "replicating"})
-        asked = question(model=model, world_size=8, preset=preset)
-        reasons = broken_rules(asked, plan_of(written, asked, "test"))
-        assert ("kv heads do not divide by tp" in reasons) is refused
-
-
 def test_a_space_of_one_plan_is_searched_by_the_same_lines() -> None:
     asked = question(world_size=8)
     space = Space(
@@ -146,6 +135,9 @@ def test_a_space_of_one_plan_is_searched_by_the_same_lines() -> None:
     [
         *("tp", "tp=x", "tp=-1", "width=3", "tp=2;pp=2", "recompute=maybe", "strategy=3d"),
         *("tp=0", "cp=0", "vpp=0", "micro_batch=0", "tp=2,tp=4", "strategy=mtp,strategy=fsp", "ep=4096"),
+        *("", " ", ",", "schedule=chimera", "recompute=block", "recompute=none,recompute_layers=2"),
+        *("recompute_layers=0", "recompute_modules=", "recompute_modules=attention", "recompute_modules=moe_act+"),
+        *("optimizer_offload=2", "optimizer_offload=all", "optimizer_offload=-1", "offloaded_layers=1.5"),
     ],
 )
 def test_a_typed_plan_that_is_no_plan(text: str) -> None:
@@ -153,10 +145,21 @@ def test_a_typed_plan_that_is_no_plan(text: str) -> None:
         plan_of(parse_plan(text), question(), "--plan")
 
 
+def test_all_that_a_plan_says_can_be_typed() -> None:
+    asked = question(preset=framework_preset("megatron"))
+    typed = plan_of(parse_plan("pp=2,recompute=full,recompute_layers=3,schedule=1f1b,etp=2"), asked, "--plan")
+    assert (typed.recompute, typed.num_recompute_layers, typed.etp) == (Recompute.BLOCK, 3, 2)
+    offloading = parse_plan("optimizer_offload=0.5,offloaded_layers=3")
+    assert (offloading.optimizer_offload, offloading.offloaded_layers) == (0.5, 3)
+    assert plan_of(parse_plan("recompute_layers=3"), asked, "--plan").recompute is Recompute.BLOCK
+    assert parse_plan("recompute_modules=moe_act+layernorm").recompute_modules == ("moe_act", "layernorm")
+
+
 def test_degree_lists() -> None:
     assert divisors(12) == (1, 2, 3, 4, 6, 12)
     # InternEvo's pattern: 1, 2, 4, 6, 8, then multiples of 8.
     assert tensor_degrees(26) == (1, 2, 4, 6, 8, 16, 24)
+    assert tensor_degrees(5) == (1, 2, 4)
 
 
 @pytest.mark.parametrize(
@@ -223,10 +226,8 @@ def test_layers_are_recomputed_as_few_as_memory_asks_for() -> None:
     ("text", "preset", "reason"),
     [
         ("recompute=selective", "internevo", "does not support this recomputation"),
+        ("recompute=full", "picotron", "does not support this recomputation"),  # its model.py has no checkpoints
         ("recompute=full,recompute_layers=2", "deepspeed", "does not support this recomputation"),
-        ("recompute=full,recompute_layers=2", "hf-trainer", "does not support this recomputation"),
-        ("recompute=full,recompute_layers=2", "nanotron", "does not support this recomputation"),
-        ("recompute=full,recompute_layers=2", "maxtext", "does not support this recomputation"),
         ("pp=2,schedule=zb-h1", "megatron", "does not support this schedule"),
         ("schedule=zb-h1", "zero-bubble", "several stages"),
         ("cp=2", "internevo", "no context parallelism"),
@@ -236,36 +237,3 @@ def test_layers_are_recomputed_as_few_as_memory_asks_for() -> None:
 def test_a_typed_plan_beyond_the_framework_says_so(text: str, preset: str, reason: str) -> None:
     asked = question(preset=framework_preset(preset))
     assert any(reason in one for one in broken_rules(asked, plan_of(parse_plan(text), asked, "--plan")))
-
-
-def test_layers_schedule_and_expert_ranks_can_be_typed() -> None:
-    asked = question(preset=framework_preset("megatron"))
-    typed = plan_of(parse_plan("pp=2,recompute=full,recompute_layers=3,schedule=1f1b,etp=1"), asked, "--plan")
-    assert typed.recompute is Recompute.BLOCK
-    assert typed.num_recompute_layers == 3
-    assert plan_of(parse_plan("recompute_layers=3"), asked, "--plan").recompute is Recompute.BLOCK
-    assert plan_of(parse_plan("etp=2"), asked, "--plan").etp == 2
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", " ", ",", "schedule=chimera", "recompute=block", "recompute=none,recompute_layers=2", "recompute_layers=0"],
-)
-def test_plans_that_cannot_be_meant_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError):
-        plan_of(parse_plan(text), question(), "--plan")
-
-
-def test_recomputed_modules_can_be_typed() -> None:
-    assert parse_plan("recompute_modules=moe_act+layernorm").recompute_modules == ("moe_act", "layernorm")
-    for text in ("recompute_modules=", "recompute_modules=attention", "recompute_modules=moe_act+"):
-        with pytest.raises(ConfigError):
-            parse_plan(text)
-
-
-def test_offloading_can_be_typed() -> None:
-    plan = parse_plan("optimizer_offload=0.5,offloaded_layers=3")
-    assert (plan.optimizer_offload, plan.offloaded_layers) == (0.5, 3)
-    for text in ("optimizer_offload=2", "optimizer_offload=all", "optimizer_offload=-1", "offloaded_layers=1.5"):
-        with pytest.raises(ConfigError):
-            parse_plan(text)

@@ -382,37 +382,25 @@ def test_parts_of_a_table_share_its_layers_and_their_times() -> None:
     )
 
 
-def test_layers_of_other_layouts_are_none_of_a_tables_own() -> None:
-    """As many of them, of micro-batches twice as large, or under another strategy."""
-    plans = first_block(MEGATRON)
-    first = layer_table(MEGATRON.model, MEGATRON.job, plans)
-    larger = replace(plans, layout=replace(plans.layout, micro_batch=2 * plans.layout.micro_batch))
-    for other in (larger, replace(plans, strategy="mtp" if plans.strategy == "fsp" else "fsp")):
-        alone = layer_table(MEGATRON.model, MEGATRON.job, other)
-        shared = layer_table(MEGATRON.model, MEGATRON.job, other, first)
-        saved = [one.bytes[0].saved_bytes for one in (first, alone, shared)]
-        assert np.array_equal(saved[1], saved[2])
-        assert not np.array_equal(saved[0], saved[2])
-
-
-def test_fewer_plans_find_their_layers_among_those_of_a_larger_table() -> None:
+def test_layers_are_those_of_a_larger_table_where_it_has_them_all() -> None:
+    """Fewer plans in another order that run again; not another strategy, nor a layout more, nor another world."""
     plans = first_block(MEGATRON)
     first = layer_table(MEGATRON.model, MEGATRON.job, plans)
     rows = np.flatnonzero(plans.layout.tp == 2)[::-1].astype(np.int64)
-    fewer = replace(plans.take(rows), recompute=Recompute.FULL)
-    alone = layer_table(MEGATRON.model, MEGATRON.job, fewer)
-    shared = layer_table(MEGATRON.model, MEGATRON.job, fewer, first)
-    assert 1 < len(alone.layout) < len(shared.layout)
-    assert shared.bare is first.bare
-    for mine, own in zip(shared.bytes, alone.bytes, strict=True):
-        assert np.array_equal(mine.saved_bytes[shared.row], own.saved_bytes[alone.row])
-        assert np.array_equal(mine.transient_bytes[shared.row], own.transient_bytes[alone.row])
-    # A layout more than there are is a table of its own, and so is the same one in another world.
+    strategy = "mtp" if plans.strategy == "fsp" else "fsp"
     more = replace(plans.layout, micro_batch=np.where(np.arange(len(plans)) == 3, 64, plans.layout.micro_batch))
     elsewhere = replace(plans.layout, world_size=2 * plans.layout.world_size)
-    for layout in (more, elsewhere):
-        other = layer_table(MEGATRON.model, MEGATRON.job, replace(plans, layout=layout), first)
-        assert other.bare is not first.bare
+    for other, shares in (
+        (replace(plans.take(rows), recompute=Recompute.FULL), True),
+        (replace(plans, strategy=strategy), False),
+        (replace(plans, layout=more), False),
+        (replace(plans, layout=elsewhere), False),
+    ):
+        alone, shared = (layer_table(MEGATRON.model, MEGATRON.job, other, like) for like in (None, first))
+        assert (shared.bare is first.bare) is shares
+        for mine, own in zip(shared.bytes, alone.bytes, strict=True):
+            assert np.array_equal(mine.saved_bytes[shared.row], own.saved_bytes[alone.row])
+            assert np.array_equal(mine.transient_bytes[shared.row], own.transient_bytes[alone.row])
 
 
 @pytest.mark.parametrize("column", ["pp", "vpp", "num_recompute_layers"])

@@ -26,7 +26,6 @@ from solver.memory.device import (
 from solver.memory.stage import TERMS
 from solver.memory.terms import Tables, stages_of
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem.requested_plan import parse_plan, plan_of
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_architecture
 from spec.frameworks import framework_preset
@@ -200,20 +199,6 @@ def test_buffers_are_those_of_what_a_job_uses(
     assert buffers == expected
 
 
-def test_a_device_needs_it_beside_what_the_allocator_holds() -> None:
-    asked = question(model=EXPERTS, world_size=8, preset=framework_preset("megatron"))
-    plan = PlanTable.of(plan_of(parse_plan("strategy=mtp,ep=8"), asked, "--plan"))
-    told = {
-        name: estimate_memory(asked.model, replace(asked.job, moe_dispatcher=name), plan, asked.cluster).memory
-        for name in ("all_to_all", "hybridep")
-    }
-    more = told["hybridep"].device_bytes - told["hybridep"].reserved_bytes
-    less = told["all_to_all"].device_bytes - told["all_to_all"].reserved_bytes
-    tokens = 8 * asked.job.seq_len
-    less = less - 7 * 32 * LOCAL_CONNECTION_BYTES  # NCCL's between all eight ranks
-    assert (more - less)[0] == pytest.approx(tokens * (2 * asked.model.hidden + PROBABILITIES + SCALES))
-
-
 # What Transformer Engine holds all the time, held against its allocations written out.
 
 TP = 4
@@ -258,18 +243,6 @@ def test_workspaces(model: ModelSpec, tp: int, count: int) -> None:
         gpu = replace(cluster().gpu, architecture=read_architecture(name, root=ROOT))
         told = transformer_engine_bytes(context, replace(cluster(), gpu=gpu))[0]
         assert told == buffers + count * each * MIB
-
-
-def test_a_device_holds_them_beside_its_tensors() -> None:
-    asked = question(world_size=TP, preset=BRIDGE)
-    plan = PlanTable.of(plan_of(parse_plan(f"strategy=fsp,tp={TP}"), asked, "--plan"))
-    without = BRIDGE.changed({"tensor_parallel.overlap": False})
-    more, less = (
-        estimate_memory(asked.model, replace(asked.job, preset=preset), plan, asked.cluster).memory
-        for preset in (BRIDGE, without)
-    )
-    buffers = 12 * 2 * asked.job.seq_len * HIDDEN + 3 * 32 * MIB
-    assert (more.nccl_bytes - less.nccl_bytes)[0] == pytest.approx(buffers)
 
 
 # What a plan needs and what there is are told apart, and nearly all of it is warned of.

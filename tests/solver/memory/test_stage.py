@@ -1,6 +1,6 @@
 """What decides a stage's memory: peaks that do not meet, kept outputs, what stands beside tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from solver.problem.requested_plan import parse_plan, plan_of
 from solver.problem.result import Answer
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import FrameworkPreset, framework_preset
-from spec.job import JobSpec
+from spec.job import JobSpec, precision_of
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
 from spec.parameters import block_parameters, num_parameters
@@ -32,7 +32,9 @@ from tests.solver.questions import cluster, question, small_model
 SEQ, HIDDEN, VOCAB = 1024, 512, 4096
 
 
-def memory(preset: FrameworkPreset, layers: int = 8, **degrees: Any) -> MemoryEstimate:
+def memory(
+    preset: FrameworkPreset, layers: int = 8, *, job: Mapping[str, Any] | None = None, **degrees: Any
+) -> MemoryEstimate:
     plan = Plan(strategy="mtp", preset=preset.name, **{"micro_batch": 2, "num_micro": 8} | degrees)
     asked = question(
         world_size=plan.world_size,
@@ -40,7 +42,8 @@ def memory(preset: FrameworkPreset, layers: int = 8, **degrees: Any) -> MemoryEs
         preset=preset,
         model=small_model(layers=layers),
     )
-    return estimate_memory(asked.model, asked.job, PlanTable.of(plan), asked.cluster).memory
+    asked_job = replace(asked.job, **job or {})
+    return estimate_memory(asked.model, asked_job, PlanTable.of(plan), asked.cluster).memory
 
 
 def test_the_loss_and_a_layers_backward_do_not_meet() -> None:
@@ -59,36 +62,13 @@ def test_working_memory_is_one_layers_however_many_there_are() -> None:
     assert one.working_bytes[0] == many.working_bytes[0] > 0
 
 
-@pytest.mark.parametrize("offloaded", [1, 3])
-def test_what_waits_on_the_host_is_what_layers_no_longer_keep(offloaded: int) -> None:
-    kept, offloads = (
-        memory(framework_preset("megatron")),
-        memory(framework_preset("megatron"), offloaded_layers=offloaded),
-    )
-    layer = kept.activations_bytes[0] - memory(framework_preset("megatron"), layers=7).activations_bytes[0]
-    assert offloads.host_bytes[0] == pytest.approx(offloaded * layer)
-    assert kept.activations_bytes[0] - offloads.activations_bytes[0] == pytest.approx(offloaded * layer)
-
-
-def test_a_pipeline_that_keeps_outputs_holds_one_a_micro_batch_in_flight_and_two_buffers() -> None:
-    kept = memory(framework_preset("deepspeed"), pp=4)
-    freed = memory(framework_preset("deepspeed").changed({"pipeline.keeps_stage_outputs": False}), pp=4)
-    output = 2.0 * 2 * SEQ * HIDDEN
-    assert kept.activations_bytes[0] - freed.activations_bytes[0] == pytest.approx((4 + 2) * output)
-
-
 def test_muon_keeps_one_moment_of_the_matrices_of_layers() -> None:
     """arXiv 2502.16982: 4 bytes an element less than AdamW; the embedding and the norms keep both."""
-    asked = question(world_size=1, sequences=16, preset=framework_preset("megatron"))
-    plan = Plan(strategy="mtp", preset="megatron", micro_batch=2, num_micro=8)
-
-    def optimizer_bytes(optimizer: str) -> float:
-        job = replace(asked.job, optimizer=optimizer)
-        return float(estimate_memory(asked.model, job, PlanTable.of(plan), asked.cluster).memory.optimizer_bytes[0])
-
-    block = asked.model.blocks[0].block
-    layer = block_parameters(block, HIDDEN) - 2 * HIDDEN
-    assert optimizer_bytes("adamw") - optimizer_bytes("muon") == 4 * asked.model.num_layers * layer
+    both, one = (
+        memory(framework_preset("megatron"), job={"optimizer": name}).optimizer_bytes[0] for name in ("adamw", "muon")
+    )
+    layer = block_parameters(small_model().blocks[0].block, HIDDEN) - 2 * HIDDEN
+    assert both - one == 4 * 8 * layer
 
 
 def test_a_bucket_that_leaves_after_the_backward_is_not_beside_activations() -> None:
@@ -114,13 +94,10 @@ def test_an_update_that_makes_square_roots_holds_them_once_activations_are_gone(
 def test_an_optimizer_without_a_copy_keeps_its_moments_alone() -> None:
     """8 bytes an element in 16 bits: parameter, gradient and two moments."""
     preset = framework_preset("fsdp")
-    plan = Plan(strategy="mtp", preset="fsdp", num_micro=8)
-    asked = question(world_size=1, sequences=8, preset=preset, model=small_model())
-    formats = replace(asked.job.precision, master="", moments="bf16", gradient="bf16")
-    job = replace(asked.job, precision=formats)
-    held = estimate_memory(asked.model, job, PlanTable.of(plan), asked.cluster).memory
+    formats = replace(precision_of(preset), master="", moments="bf16", gradient="bf16")
+    held = memory(preset, job={"precision": formats})
     state = held.parameters_bytes[0] + held.gradients_bytes[0] + held.optimizer_bytes[0]
-    assert state == 8 * num_parameters(asked.model).total
+    assert state == 8 * num_parameters(small_model()).total
 
 
 def test_buffers_of_other_times_count_for_the_device_but_not_for_the_need() -> None:
@@ -143,14 +120,7 @@ def test_16_bit_logits_have_a_segment_beside_the_fp32_ones() -> None:
 def test_segments_that_grow_leave_no_fragments() -> None:
     """PyTorch's expandable_segments: reserved is what is allocated."""
     preset = framework_preset("deepspeed")
-    plan = Plan(strategy="mtp", preset=preset.name, micro_batch=2, num_micro=8, pp=4)
-    asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
-    fixed, grown = (
-        estimate_memory(
-            asked.model, replace(asked.job, expandable_segments=grows), PlanTable.of(plan), asked.cluster
-        ).memory
-        for grows in (False, True)
-    )
+    fixed, grown = (memory(preset, job={"expandable_segments": grows}, pp=4) for grows in (False, True))
     assert grown.allocated_bytes[0] == fixed.allocated_bytes[0] == grown.reserved_bytes[0]
     saved = fixed.needed_bytes[0] - grown.needed_bytes[0]
     assert saved == pytest.approx(ALLOCATOR_SLACK * fixed.allocated_bytes[0])
@@ -347,11 +317,6 @@ def test_shards_return_through_two_flat_copies_of_the_parameters(
     one = plan(1, pp, dp, micro_batch, 4)
     lists, whole = (first_stage({"data_parallel.lists_of_slices": is_list}, one, 4) for is_list in (True, False))
     assert lists.segment_bytes[0] - whole.segment_bytes[0] == pytest.approx(copies * lists.parameters_bytes[0])
-
-
-def test_alone_nothing_returns() -> None:
-    alone = first_stage({}, plan(8, 1, 1, 1, 32), 32).segment_bytes[0]
-    assert alone < first_stage({}, plan(1, 1, 8, 1, 4), 4).segment_bytes[0] / 8
 
 
 def test_buckets_that_stay_are_all_gradients_in_the_parameters_format() -> None:

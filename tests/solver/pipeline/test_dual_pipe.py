@@ -11,7 +11,7 @@ from solver.pipeline.simulation import ChunkTimes, task_graph
 from solver.pipeline.spans import P2PTimes, stage_spans_s
 from solver.pipeline.stages import PassTimes, stage_table
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.schedules import Schedule, Task, TaskKind, pairs
+from solver.plans.schedules import Schedule, Task, TaskKind
 from solver.plans.space import full_space
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
@@ -89,17 +89,6 @@ def test_a_stage_holds_one_more_than_there_are_virtual_stages(schedule: Schedule
         assert peak == [stages - place[stage, chunk] for chunk in (0, 1)]
         assert both == stages + 1
     assert schedule.in_flight(ints(0), ints(pp), ints(stages // pp), ints(num_micro))[0] == (stages + 1) / 2
-
-
-@pytest.mark.parametrize(("schedule", "pp", "stages"), SHAPES)
-def test_pairs_are_those_of_the_order(schedule: Schedule, pp: int, stages: int) -> None:
-    num_micro = 3 * stages
-    place = {one: at for chain in schedule.placement.chains(pp, stages // pp) for at, one in enumerate(chain)}
-    for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
-        for chunk in (0, 1):
-            found = sum(work.kind is TaskKind.PAIR and work.chunk == chunk for work in order)
-            entered = ints(num_micro // schedule.placement.directions)
-            assert pairs(ints(place[stage, chunk]), ints(stages), entered)[0] == found
 
 
 @pytest.mark.parametrize(("schedule", "pp", "stages"), SHAPES)

@@ -13,7 +13,7 @@ from solver.plans.plan_columns import plan_columns
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import RULES, UNEVEN_CHUNKS, nearly_equal
 from solver.plans.schedules import Schedule
-from solver.plans.space import enumerate_block, full_space, tensor_degrees
+from solver.plans.space import enumerate_block, full_space
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.requested_plan import broken_rules, parse_plan, plan_of
@@ -25,6 +25,7 @@ from spec.frameworks import FrameworkPreset, framework_preset
 from spec.model import ModelSpec
 from tests.solver.questions import experts_model, question, small_model, with_part
 
+MEGATRON = framework_preset("megatron")
 HOST = HostSpec(link_bandwidth=50e9, memory_bandwidth=400e9, links=4)
 DENSE = small_model(heads=8, kv_heads=2)
 
@@ -192,13 +193,14 @@ def test_deepspeed_s_search_finds_its_best() -> None:
     [
         ("megatron", "fsp", 4, 4, False),
         ("megatron", "fsp", 8, 4, True),  # Megatron-LM replicates no key and value heads here
+        (MEGATRON.changed({"tensor_parallel.kv_replication": True}), "fsp", 8, 4, False),
         ("internevo", "isp", 8, 4, False),  # two ranks share each of them
         ("internevo", "isp", 8, 3, True),  # eight ranks cannot share three evenly
         ("internevo", "isp", 2, 3, True),
     ],
 )
 def test_key_and_value_heads_divide_or_are_shared_evenly(
-    preset: str, strategy: str, tp: int, kv_heads: int, refused: bool
+    preset: str | FrameworkPreset, strategy: str, tp: int, kv_heads: int, refused: bool
 ) -> None:
     asked = problem(preset, model=small_model(kv_heads=kv_heads, heads=24, hidden=1536))
     assert ("kv heads do not divide by tp" in broken(asked, f"strategy={strategy},tp={tp}")) is refused
@@ -419,11 +421,6 @@ def test_wide_layers_are_no_more_than_a_stage_s(ends: tuple[int, int], pp: int, 
     assert (WIDE in broken(problem(precision=formats), f"pp={pp}")) is refused
 
 
-def test_tensor_parallel_degrees_are_small_even_ones_and_multiples_of_8() -> None:
-    assert tensor_degrees(32) == (1, 2, 4, 6, 8, 16, 24, 32)
-    assert tensor_degrees(5) == (1, 2, 4)
-
-
 # The experts' exchange.
 
 BESIDE, BETWEEN = map(reason_of, (rules.exchange_overlaps, rules.tokens_fit_queues))
@@ -536,14 +533,6 @@ def test_parts_that_cannot_be_made_again(module: str, scaling: str, job: dict[st
     formats = replace(formats, scaling=scaling) if scaling else formats
     asked = problem(precision=formats, **job)
     assert (AGAIN in broken(asked, recompute_modules=(module,))) is refused
-
-
-def test_picotron_runs_nothing_again() -> None:
-    """picotron/model.py has no checkpoints."""
-    reason = "the framework does not support this recomputation"
-    assert reason in broken(problem("picotron"), "recompute=full")
-    assert reason not in broken(problem("picotron"))
-    assert reason not in broken(problem("nanotron"), "recompute=full")
 
 
 CORE = {"offload_modules": ("core_attn",)}

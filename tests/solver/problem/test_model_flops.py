@@ -19,14 +19,18 @@ from tests.solver.questions import cluster, experts_model, model_flops, question
 
 
 def test_a_frozen_weight_has_no_gradient_of_its_own() -> None:
-    """s (4 weights + 6 adapters + 12 L s h): products and head run twice, adapters and attention three times."""
+    """6 FLOPs a weight and token and 12 s h a layer and token (PaLM, arXiv 2204.02311 App. B); frozen products and the
+    head run twice, 4 FLOPs, adapters and attention three times."""
     s, h, f, vocab, layers, rank = 1024, 512, 2048, 4096, 2, 16
     model = small_model(layers=layers, kv_heads=8)
-    asked: JobSpec = job(seq_len=s, world_size=1, adapter_rank=rank, adapted=frozenset({"out"}))
     weights = layers * (4 * h * h + 3 * h * f) + h * vocab
     adapters = layers * 2 * h * rank
-    expected = s * (4 * weights + 6 * adapters + layers * 12 * s * h)
-    assert model_flops(model, asked) == pytest.approx(expected, rel=1e-12)
+    for flops, changes in (
+        (6 * weights, {}),
+        (4 * weights + 6 * adapters, {"adapter_rank": rank, "adapted": frozenset({"out"})}),
+    ):
+        expected = s * (flops + layers * 12 * s * h)
+        assert model_flops(model, job(seq_len=s, world_size=1, **changes)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_rows_that_narrow_formats_pad_with_and_uneven_experts_are_no_model_flops() -> None:

@@ -4,7 +4,7 @@ from ops.block import ModelOps, model_ops
 from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters, step_ops
 from ops.layout import Layout
-from ops.op import Ops
+from ops.op import Ops, Pass
 from ops.recompute import Recompute
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
@@ -31,6 +31,11 @@ def step_on(asked: JobSpec, layout: Layout, dense: int, *, expert: int = 0, mirr
     none = layout.constant(0)
     on_rank = RankParameters(dense=none + dense, weight=none, expert=none + expert)
     return step_ops(LayerContext(model=small_model(), job=asked, layout=layout), on_rank, none, mirrored=mirrored)
+
+
+def saved_bytes(piece: Pass) -> float:
+    """Bytes that the first row of a layer, embedding or head keeps for its backward."""
+    return float(sum(op.saved_bytes[0] for op in piece.forward))
 
 
 def written(

@@ -16,7 +16,7 @@ from spec.frameworks import framework_preset
 from spec.job import JobSpec, Precision
 from spec.readers.read_config import read_config
 from spec.settings.job import LOW_PRECISION, recipe_precision
-from tests.ops.layouts import job, written
+from tests.ops.layouts import job, saved_bytes, written
 from tests.solver.questions import ROOT, experts_model, small_model
 
 TOKENS = 1024
@@ -157,7 +157,7 @@ def copies(preset: str = "megatron", **precision: object) -> tuple[float, float]
     weights = sum(float(op.parameters[0]) for op in narrow.forward if isinstance(op, BatchedGemm))
     cached = sum(float(op.cached_bytes[0]) for op in narrow.forward)
     once = layer(asked(preset, **{**precision, "casts_every_forward": False}))
-    saved = [sum(float(op.saved_bytes[0]) for op in piece.forward) for piece in (narrow, once)]
+    saved = [saved_bytes(piece) for piece in (narrow, once)]
     return cached / weights, (saved[0] - saved[1]) / weights
 
 
@@ -492,17 +492,13 @@ def blocks(where: str, *modules: str) -> tuple[Pass, ...]:
     return written(model, asked, "mtp", Layout.of(8, ep=8), "none", modules).blocks
 
 
-def saved(piece: Pass) -> float:
-    return sum(float(op.saved_bytes[0]) for op in piece.forward)
-
-
 @pytest.mark.parametrize(("where", "dense", "experts"), [("experts", 0, 1), ("all", 1, 1)])
 def test_gate_and_up_are_kept_in_a_byte_each(where: str, dense: int, experts: int) -> None:
     """Two of 18,432 channels a token of a dense layer, two of 2,048 for each of 8 routed experts and the shared one."""
     plain, narrow = blocks(""), blocks(where)
     routed = MICRO_BATCH_TOKENS * 2 * EXPERT * (EXPERTS_OF_A_TOKEN + 1)
-    assert saved(plain[0]) - saved(narrow[0]) == dense * MICRO_BATCH_TOKENS * 2 * FFN
-    assert saved(plain[1]) - saved(narrow[1]) == experts * routed
+    assert saved_bytes(plain[0]) - saved_bytes(narrow[0]) == dense * MICRO_BATCH_TOKENS * 2 * FFN
+    assert saved_bytes(plain[1]) - saved_bytes(narrow[1]) == experts * routed
 
 
 def test_a_pass_writes_them_and_one_reads_them_back() -> None:

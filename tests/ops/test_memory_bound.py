@@ -17,12 +17,12 @@ from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
-from spec.model import BlockRun, ModelSpec, NormKind, NormPlace
+from spec.model import ModelSpec, NormKind, NormPlace
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
-from tests.ops.layouts import job, written
+from tests.ops.layouts import job, saved_bytes, written
 from tests.ops.test_block import op_parameters
-from tests.solver.questions import ROOT, small_model
+from tests.solver.questions import ROOT, small_model, with_block, with_part
 
 LLAMA = read_config(ROOT / "configs" / "7B_llama2.py").model
 APART = framework_preset("megatron").changed({"layers.joined_gate": False})
@@ -88,10 +88,8 @@ def test_gradients_of_two_entering_linears_are_added() -> None:
 
 
 def test_a_bias_of_the_projection_is_a_kernel_of_its_own() -> None:
-    model = small_model()
-    biased = model.blocks[0].block
-    run = replace(model.blocks[0], block=replace(biased, mixer=replace(biased.mixer, qkv_bias=True)))
-    layer = written(replace(model, blocks=(run,)), job(flash_attention=False), "mtp", Layout.of(1)).blocks[0]
+    model = with_part(small_model(), "mixer", qkv_bias=True)
+    layer = written(model, job(flash_attention=False), "mtp", Layout.of(1)).blocks[0]
     added = [op for op in layer.forward if op.name == "attention.qkv.add_bias"]
     assert [op.phase for op in added] == [Phase.FORWARD]
 
@@ -195,9 +193,7 @@ def test_operations_own_the_parameters_of_the_model(name: str, tmp_path: Path) -
 
 
 def model_with(place: NormPlace) -> ModelSpec:
-    model = small_model(layers=1)
-    (run,) = model.blocks
-    return replace(model, hidden=HIDDEN, blocks=(BlockRun(block=replace(run.block, norm_place=place), count=1),))
+    return replace(with_block(small_model(layers=1), norm_place=place), hidden=HIDDEN)
 
 
 def block_of(place: NormPlace, recompute: str = "none", modules: tuple[str, ...] = ()) -> Pass:
@@ -233,7 +229,7 @@ def test_each_norm_and_each_product_keeps_its_input_once() -> None:
     norm keep its result once: two tensors of the hidden size less than with a norm each."""
 
     def kept(place: NormPlace) -> float:
-        return float(sum(op.saved_bytes[0] for op in block_of(place).forward))
+        return saved_bytes(block_of(place))
 
     tensor = 2.0 * TOKENS * HIDDEN
     assert kept(NormPlace.AFTER) == kept(NormPlace.BEFORE)
@@ -244,7 +240,7 @@ def test_each_norm_and_each_product_keeps_its_input_once() -> None:
 def test_what_no_norm_made_is_not_made_again() -> None:
     """Recomputed norms let the products behind them drop their inputs; without norms before them nothing changes."""
     names = ("norm",)
-    assert sum(op.saved_bytes[0] for op in block_of(NormPlace.BEFORE, modules=names).forward) < sum(
+    assert saved_bytes(block_of(NormPlace.BEFORE, modules=names)) < sum(
         op.saved_bytes[0] for op in block_of(NormPlace.BEFORE).forward
     )
     assert block_of(NormPlace.AFTER, modules=names).backward == block_of(NormPlace.AFTER).backward

@@ -14,7 +14,7 @@ from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.model import ModelSpec
 from spec.readers.read_config import read_config
-from tests.ops.layouts import job, written
+from tests.ops.layouts import job, saved_bytes, written
 from tests.solver.questions import ROOT, small_model, with_part
 
 SEQ = 256
@@ -157,10 +157,6 @@ def rerun_names(piece: Pass) -> dict[str, Op]:
     return {op.name: op for op in piece.backward if op.phase is Phase.RECOMPUTE}
 
 
-def saved_bytes(piece: Pass) -> float:
-    return float(sum(op.saved_bytes[0] for op in piece.forward))
-
-
 def test_every_second_product_of_a_llama_layer() -> None:
     """torchtitan's policy by hand: products in order q k v o gate up down; the first, third, ... stay."""
     preset = framework_preset("megatron").changed({"recomputation.selective": "every_second_product"})
@@ -299,7 +295,7 @@ def test_the_kept_stays_from_forward_to_backward(keeps: tuple[str, ...]) -> None
         "out": small_model().hidden,
         "up": 2 * small_model().blocks[0].block.mlp.ffn_hidden,
     }
-    kept = [sum(float(op.saved_bytes[0]) for op in layer(*names).forward) for names in ((), keeps)]
+    kept = [saved_bytes(layer(*names)) for names in ((), keeps)]
     assert kept[1] - kept[0] == 2 * TOKENS * sum(width[name] for name in keeps)
     held = [
         sum(
@@ -319,6 +315,6 @@ def test_other_modules_run_again_as_ever() -> None:
 
 def test_attentions_result_stays_beside_what_its_backward_reads() -> None:
     """16 bits of every channel of its output, which the output product reads, and the sums of its rows."""
-    kept = [sum(float(op.saved_bytes[0]) for op in layer(*names).forward) for names in ((), ("context",))]
+    kept = [saved_bytes(layer(*names)) for names in ((), ("context",))]
     block = small_model().blocks[0].block.mixer
     assert kept[1] - kept[0] == TOKENS * block.num_heads * (2 * block.v_dim + 4)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from solver.plans.space import full_space
 from solver.problem.cluster_times import ClusterTimes
 from solver.problem.loading import LoadedProblem
 from solver.problem.price import price_plan
+from solver.problem.request import Request
 from solver.problem.requested_plan import parse_plan
 from solver.problem.result import answer_values
 from solver.report.frames import frame_of_columns, to_frame, write_parquet
@@ -27,7 +29,7 @@ from spec.files import shipped_folder
 from spec.frameworks import framework_preset
 from spec.readers.config_file import ConfigFile
 from spec.settings.constraints import Constraints, constraints_of
-from spec.settings.plan import PlanSettings
+from spec.settings.plan import PlanSettings, plan_settings
 from tests.solver.questions import cluster, question, small_model
 
 JOB = {"world_size": 8, "global_batch_tokens": 524288, "framework": "megatron"}
@@ -66,29 +68,21 @@ def test_every_word_reaches_the_request() -> None:
         transfer=True,
         calibration="c.json",
     )
-    assert request == solver_request(
-        config=Path("8B_llama3"),
-        profile=Path("p.pt"),
-        calibration=Path("c.json"),
-        job={"dropout": True},
-        precision="fp8-tensor",
-        seq_len=4096,
-        transfer=True,
-        missing="modelled",
-    )
-
-
-def solver_request(**values: Any) -> Any:
-    from solver.problem.request import Request
-
-    return Request(
+    assert request == Request(
         root=shipped_folder(),
+        config=Path("8B_llama3"),
         cluster="h100-sxm",
         world_size=8,
         global_batch_tokens=524288,
+        seq_len=4096,
         framework="megatron",
+        precision="fp8-tensor",
+        job={"dropout": True},
         constraints={"fix": {"tp": 2}},
-        **values,
+        profile=Path("p.pt"),
+        missing="modelled",
+        transfer=True,
+        calibration=Path("c.json"),
     )
 
 
@@ -213,7 +207,7 @@ def test_every_plan_that_fits_is_in_the_table() -> None:
     assert frame["step_s"].is_monotonic_increasing
     assert frame["step_s"][0] == found.best[0].step_s
     assert frame["needed_bytes"].max() <= usable_bytes(ASKED.cluster)
-    keys = [key for key in written_columns(columns) if key not in ("preset", "num_micro")]
+    keys = [key for key in columns if key in plan_settings() and key not in ("preset", "num_micro")]
     for row in (0, 1, len(frame) // 2, len(frame) - 1):
         said = {key: columns[key][row] for key in keys if columns[key][row] not in (None, ())}
         values = answer_values(session().price(said))
@@ -221,12 +215,6 @@ def test_every_plan_that_fits_is_in_the_table() -> None:
         for name, value in values.items():
             told = columns[name][row]
             assert told == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value), name
-
-
-def written_columns(columns: dict[str, list[object]]) -> list[str]:
-    from spec.settings.plan import plan_settings
-
-    return [name for name in columns if name in plan_settings()]
 
 
 def test_frames_of_answers_and_operations() -> None:
@@ -243,7 +231,7 @@ def test_frames_of_answers_and_operations() -> None:
 
 def test_parquet_is_read_as_it_was_written(tmp_path: Path) -> None:
     frame = to_frame([session().price(plan) for plan in ("tp=2", "tp=4,recompute=full")])
-    if not has_pyarrow():
+    if find_spec("pyarrow") is None:
         with pytest.raises(ConfigError, match="pip install pyarrow"):
             write_parquet(tmp_path / "plans.parquet", frame)
         assert not list(tmp_path.iterdir())
@@ -255,12 +243,6 @@ def test_parquet_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list(again) == list(frame)
     assert np.array_equal(again["step_s"], frame["step_s"])
     assert again["recompute_layers"].isna().all()
-
-
-def has_pyarrow() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("pyarrow") is not None
 
 
 def test_what_is_not_said_is_missing() -> None:

@@ -15,7 +15,7 @@ from spec.collectives import Collective
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec, NormPlace
-from tests.ops.layouts import job, written
+from tests.ops.layouts import job, saved_bytes, written
 from tests.solver.questions import with_block
 
 HIDDEN, SEQ, EXPERTS, TOPK, WIDTH, EP = 256, 1024, 32, 4, 128, 8
@@ -340,7 +340,7 @@ def test_beside_another_micro_batch_the_shared_experts_output_stays(ep: int, sha
     def kept(*, beside: bool) -> float:
         asked = job(seq_len=SEQ, overlap_expert_a2a=beside)
         found = written(model(shared_ffn_hidden=shared), asked, "mtp", Layout.of(8, ep=ep)).blocks[0]
-        return sum(float(op.saved_bytes[0]) for op in found.forward)
+        return saved_bytes(found)
 
     assert kept(beside=True) - kept(beside=False) == outputs * 2.0 * SEQ * HIDDEN
 
@@ -385,6 +385,4 @@ def test_its_gradients_are_multiplied_in_tf32_and_all_else_is_as_before() -> Non
     assert set(formats[1].values()) == {"bf16"}
     assert [op.name for op in wide.forward] == [op.name for op in plain.forward]
     assert len(wide.backward) == len(plain.backward) + 4
-    assert [sum(float(op.saved_bytes[0]) for op in piece.forward) for piece in (wide, plain)] == [
-        pytest.approx(sum(float(op.saved_bytes[0]) for op in plain.forward))
-    ] * 2
+    assert [saved_bytes(piece) for piece in (wide, plain)] == [pytest.approx(saved_bytes(plain))] * 2

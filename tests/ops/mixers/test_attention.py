@@ -19,7 +19,7 @@ from spec.mixers.mixer import mixer_parameters
 from spec.mixers.registry import MIXERS as KINDS
 from spec.model import PositionKind
 from spec.readers.read_config import read_config
-from tests.ops.layouts import job, written
+from tests.ops.layouts import job, saved_bytes, written
 from tests.solver.questions import ROOT, small_model, with_block, with_part
 
 SEQ = 2048
@@ -128,10 +128,6 @@ def layer(attention: AttentionSpec, tp: int = 1) -> Pass:
     return written(model, job(seq_len=SEQ, world_size=tp), "mtp", Layout.of(tp, tp=tp)).blocks[0]
 
 
-def saved(piece: Pass) -> float:
-    return float(sum(op.saved_bytes[0] for op in piece.forward))
-
-
 def test_queries_bring_a_gate_for_each_channel_of_the_output() -> None:
     assert mixer_parameters(GATED, HIDDEN) - mixer_parameters(PLAIN, HIDDEN) == HIDDEN * HEADS * HEAD
     (wide,) = (op for op in layer(GATED, tp=2).forward if op.name == "attention.qkv")
@@ -147,7 +143,7 @@ def test_the_gate_reads_two_tensors_and_keeps_them() -> None:
     )
     a_tensor = 2 * SEQ * HEADS * HEAD
     assert (bytes_moved(forward)[0], bytes_moved(backward)[0]) == (3 * a_tensor, 5 * a_tensor)
-    assert saved(gated) - saved(layer(PLAIN)) == 2 * a_tensor
+    assert saved_bytes(gated) - saved_bytes(layer(PLAIN)) == 2 * a_tensor
     order = [op.name for op in gated.forward]
     assert order.index("attention.output_gate") + 1 == order.index("attention.out")
 
@@ -162,7 +158,7 @@ def test_a_gate_of_each_head_is_one_more_channel_of_it() -> None:
     (gate,) = (op for op in layer(gated).forward if op.name == "attention.output_gate")
     assert isinstance(gate, MemoryBound)
     assert bytes_moved(gate)[0] == 2 * 2 * SEQ * HEADS * HEAD
-    assert saved(layer(gated)) - saved(plain) == 2 * SEQ * HEADS * (HEAD + 1)
+    assert saved_bytes(layer(gated)) - saved_bytes(plain) == 2 * SEQ * HEADS * (HEAD + 1)
 
 
 def test_a_host_that_reads_positions_waits_before_each_rotation() -> None:
@@ -341,7 +337,7 @@ def test_a_flash_kernel_leaves_the_sinks_gradient_to_one_more(tp: int) -> None:
     assert len(sunk.forward) == len(plain.forward)
     owned = [sum(int(op.parameters[0]) for op in one.forward) for one in (plain, sunk)]
     assert owned[1] - owned[0] == heads
-    assert sum(float(op.saved_bytes[0]) for op in sunk.forward) == sum(float(op.saved_bytes[0]) for op in plain.forward)
+    assert saved_bytes(sunk) == saved_bytes(plain)
 
 
 def test_operations_train_as_many_sinks_as_the_model_has() -> None:

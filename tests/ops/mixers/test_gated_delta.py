@@ -7,9 +7,10 @@ from ops.memory_bound import bytes_moved
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Pass, Phase
 from ops.roles import Role
 from spec.mixers.gated_delta import GatedDeltaSpec
-from spec.model import BlockRun, BlockSpec, ModelSpec
+from spec.model import ModelSpec
 from spec.parameters import block_parameters
-from tests.ops.layouts import job, written
+from tests.ops.layouts import job, saved_bytes, written
+from tests.solver.questions import small_model, with_block
 
 HIDDEN, HEADS, K, V, C = 2048, 32, 96, 128, 64
 SEQ, BATCH = 2048, 3
@@ -18,8 +19,7 @@ TOKENS = SEQ * BATCH
 
 def model(key_heads: int = 16) -> ModelSpec:
     mixer = GatedDeltaSpec(num_key_heads=key_heads, num_value_heads=HEADS, key_dim=K, value_dim=V)
-    run = BlockRun(block=BlockSpec(mixer=mixer), count=4)
-    return ModelSpec(name="delta", hidden=HIDDEN, vocab=4096, blocks=(run,), source="made for tests")
+    return with_block(small_model(hidden=HIDDEN), mixer=mixer, mlp=None)
 
 
 def layer(strategy: str = "mtp", key_heads: int = 16, seq_len: int = SEQ, **degrees: int) -> Pass:
@@ -71,7 +71,7 @@ def test_what_is_kept(key_heads: int, repeated: int) -> None:
     them, their repeats; values and gates in one piece; sums of decays in fp32, strengths, the solved triangle; the
     rule's output, that of its norm, the output product's input."""
     keys, values = key_heads * K, HEADS * V
-    kept = sum(float(op.saved_bytes[0]) for op in layer(key_heads=key_heads).forward)
+    kept = saved_bytes(layer(key_heads=key_heads))
     projection = 2 * keys + 2 * values + 2 * HEADS
     rule = 2 * keys * (repeated > 1) + 2 * keys * repeated + 2 * values + HEADS + HEADS * C
     assert kept == TOKENS * (2 * (2 * HIDDEN + projection + rule + 3 * values) + 4 * HEADS)

@@ -3,7 +3,6 @@ of 512 channels and 64 rotated ones, 64 heads of 128 channels that select 2048 k
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from ops.layout import Layout
@@ -14,7 +13,7 @@ from spec.mixers.attention import AttentionSpec
 from spec.mixers.mixer import mixer_parameters
 from spec.model import BlockRun, BlockSpec
 from spec.readers.read_config import read_config
-from tests.ops.layouts import job, written
+from tests.ops.layouts import job, saved_bytes, written
 from tests.solver.questions import ROOT
 
 SEQ, HIDDEN, TOPK = 8192, 7168, 2048
@@ -84,7 +83,7 @@ def test_what_is_kept() -> None:
     projection; in 32 bits two numbers of each selected key."""
 
     def saved(attention: AttentionSpec) -> float:
-        return float(np.sum([op.saved_bytes[0] for op in layer(attention).forward]))
+        return saved_bytes(layer(attention))
 
     latents = 2 * SEQ * (128 * 576 + 576 + 512 + 128 * (128 + 512) - 128 * (192 + 192 + 128))
     assert saved(BORROWING) - saved(DENSE) == latents

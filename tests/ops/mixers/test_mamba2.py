@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from ops.layout import Layout
@@ -10,9 +9,10 @@ from ops.memory_bound import bytes_moved
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Pass, Phase
 from ops.roles import Role
 from spec.mixers.mamba2 import Mamba2Spec
-from spec.model import BlockRun, BlockSpec, ModelSpec
+from spec.model import ModelSpec
 from spec.parameters import block_parameters
-from tests.ops.layouts import job, written
+from tests.ops.layouts import job, saved_bytes, written
+from tests.solver.questions import small_model, with_block
 
 HIDDEN, HEADS, HEAD, STATE, CHUNK = 2048, 64, 64, 128, 256
 INNER = HEADS * HEAD
@@ -22,8 +22,7 @@ TOKENS = SEQ * BATCH
 
 def model(groups: int = 8) -> ModelSpec:
     mixer = Mamba2Spec(num_heads=HEADS, head_dim=HEAD, state_size=STATE, num_groups=groups)
-    run = BlockRun(block=BlockSpec(mixer=mixer), count=4)
-    return ModelSpec(name="mamba2", hidden=HIDDEN, vocab=4096, blocks=(run,), source="made for tests")
+    return with_block(small_model(hidden=HIDDEN), mixer=mixer, mlp=None)
 
 
 def layer(strategy: str = "mtp", groups: int = 8, context: str = "ring", **degrees: int) -> Pass:
@@ -98,7 +97,7 @@ def test_a_rank_has_its_share_of_work_and_weights(strategy: str, tp: int) -> Non
 def test_what_is_kept() -> None:
     """The layer's and the projection's input, z, x, B, C and dt, the recurrence's output, that of the gate, and of the
     norm (ssd_combined.py, save_for_backward; Megatron-LM norms after it)."""
-    kept = sum(float(op.saved_bytes[0]) for op in layer().forward)
+    kept = saved_bytes(layer())
     assert kept == 2 * TOKENS * (2 * HIDDEN + (2 * INNER + 2 * 8 * STATE + HEADS) + 3 * INNER)
 
 
@@ -144,5 +143,5 @@ def test_every_second_product_counts_the_linears_alone() -> None:
     again = [op.name for op in piece.backward if op.phase is Phase.RECOMPUTE]
     assert {"mamba2.states", "mamba2.within_chunk", "mamba2.out"} <= set(again)
     assert "mamba2.project" not in again
-    kept = np.sum([op.saved_bytes[0] for op in piece.forward])
+    kept = saved_bytes(piece)
     assert kept == 2 * SEQ * (HIDDEN + 2 * INNER + 2 * 8 * STATE + HEADS)

@@ -6,9 +6,8 @@ import pytest
 
 from solver.analysis import best_plans as cheapest_change_file
 from solver.analysis.best_plans import best_plans, cheapest_changes
-from solver.estimate import estimate_memory
 from solver.memory.device import usable_bytes
-from solver.plans.space import enumerate_block, full_space
+from solver.plans.space import full_space
 from solver.problem.problem import Problem
 from solver.search import search
 from spec.cluster.cluster import HostSpec
@@ -84,6 +83,11 @@ def small(memory_gib: float) -> Problem:
     )
 
 
+def with_host(asked: Problem) -> Problem:
+    host = HostSpec(link_bandwidth=50e9, memory_bandwidth=200e9)
+    return replace(asked, op_timer=replace(asked.op_timer, host=host), cluster=replace(asked.cluster, host=host))
+
+
 def test_more_gpus_where_nothing_else_helps() -> None:
     asked = small(3.0)
     with pytest.raises(NoFeasiblePlanError, match="cheapest change: 8 GPUs instead of 2"):
@@ -120,10 +124,7 @@ def test_every_number_of_nodes_is_tried_up_to_64_times_as_many(
 
 
 def test_up_to_three_changes_each_with_its_price() -> None:
-    alone = small(3.6)
-    host = HostSpec(link_bandwidth=50e9, memory_bandwidth=200e9)
-    timer = replace(alone.op_timer, host=host)
-    asked = replace(alone, op_timer=timer, cluster=replace(alone.cluster, host=host))
+    asked = with_host(small(3.6))
     found = cheapest_changes(asked, NO_CONSTRAINTS)
     assert [one.words.split(",")[0] for one in found] == ["optimizer_offload = 1", "4 GPUs instead of 2"]
     for one in found:
@@ -166,24 +167,9 @@ def test_a_model_that_no_number_of_gpus_holds_has_no_such_change() -> None:
 def test_the_host_is_asked_before_more_gpus_are() -> None:
     alone = small(3.6)
     assert cheapest_change(alone, constraints_of({})) == "4 GPUs instead of 2"
-    host = HostSpec(link_bandwidth=50e9, memory_bandwidth=200e9)
-    timer = replace(alone.op_timer, host=host)
-    asked = replace(alone, cluster=replace(alone.cluster, host=host), op_timer=timer)
+    asked = with_host(alone)
     for kept in ({}, {"min": {"micro_batch": 1}}):
         assert cheapest_change(asked, constraints_of(kept)).startswith("optimizer_offload = 1")
     on_device = {"fix": {"optimizer_offload": 0.0}}
     assert not cheapest_change(asked, constraints_of(on_device)).startswith("optimizer_offload = 1,")
-    offloaded = constraints_of({"fix": {"optimizer_offload": 1.0}})
-    assert enumerated(asked, offloaded) > 0
-
-
-def enumerated(asked: Problem, constraints: Constraints) -> int:
-    """Plans that fit."""
-    limit, found = usable_bytes(asked.cluster), 0
-    space = full_space(asked.model, asked.job, constraints)
-    for block in space.blocks:
-        plans = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
-        if len(plans):
-            needed = estimate_memory(asked.model, asked.job, plans, asked.cluster).memory.needed_bytes
-            found += int((needed <= limit).sum())
-    return found
+    best_plans(asked, constraints_of({"fix": {"optimizer_offload": 1.0}}))

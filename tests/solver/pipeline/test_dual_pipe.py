@@ -8,7 +8,6 @@ import pytest
 from profdb.overlap_losses import Losses, OverlapLosses, SizeCurve
 from solver.estimate import estimate_memory
 from solver.pipeline.simulation import ChunkTimes, task_graph
-from solver.pipeline.spans import P2PTimes, stage_spans_s
 from solver.pipeline.stages import PassTimes, stage_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule, Task, TaskKind
@@ -118,24 +117,6 @@ def test_the_first_of_four_stages_runs_the_steps_of_the_source() -> None:
 
     assert " ".join(word(work, 0) for work in orders[0]) == steps
     assert " ".join(word(work, 1) for work in orders[3]) == steps
-
-
-def test_long_steps_continue_as_they_settled() -> None:
-    for one in (replace(PLAN, num_micro=64), replace(PLAN, pp=4, vpp=2, schedule=VEE, num_micro=64)):
-        table = PlanTable.of(one)
-        stages = stage_table(small_model(layers=12), table)
-        rows = len(stages.chunks.stage)
-        seconds = 1.0 + 0.1 * np.arange(rows) % 0.7
-        passes = PassTimes(forward_s=seconds, backward_s=2.0 * seconds, weight_s=seconds, pair_s=2.5 * seconds)
-        hops = P2PTimes(seconds=floats(0.05))
-        found = stage_spans_s(table, stages, passes, hops)
-        times = ChunkTimes(
-            **{f"{name}_s": getattr(passes, f"{name}_s").reshape(-1, 2, 1) for name in ("forward", "weight", "pair")},
-            backward_s=(passes.backward_s - passes.weight_s).reshape(-1, 2, 1),
-            p2p_s=hops.seconds,
-        )
-        _, whole = run(task_graph(one.schedule, (one.pp, one.vpp, one.num_micro)), times)
-        assert found == pytest.approx(whole[:, 0], rel=1e-6)
 
 
 def test_a_stage_holds_two_copies_and_the_activations_of_both() -> None:

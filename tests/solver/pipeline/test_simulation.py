@@ -226,11 +226,6 @@ def test_what_decides_is_the_last_that_is_as_it_was_a_micro_batch_earlier() -> N
     assert looked_at(chain(3)) == set()
 
 
-def test_work_that_waits_for_another_micro_batch_is_looked_at_no_more() -> None:
-    """The fifth forward of stage 1 waits for the second of stage 0, four levels back, as its like did not."""
-    assert looked_at(chain(6, {4: 1})) == {(0, 4), (1, 3)}
-
-
 def test_work_that_waits_where_its_like_did_not_is_looked_at_no_more() -> None:
     """Stage 1 begins by itself: its sixth forward is the first that waits, and for one that itself has no like."""
     began = dict.fromkeys(range(5), NONE)

@@ -14,17 +14,13 @@ from profdb.modelled.cost_model import ModelledCostModel
 from solver.times.contention import COLLECTIVE_BLOCKS, SECOND_WAVE, Contention, tiles, wave_ratio
 from solver.times.op_times import OpTimer
 from solver.times.overlap import exposed_s
-from spec.arrays import FloatArray, ints
+from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster
 from tests.ops.operations import experts_product, product
 from tests.solver.questions import ROOT
 
 SECONDS = st.floats(min_value=0.0, max_value=10.0)
 SHARES = st.floats(min_value=0.0, max_value=1.0)
-
-
-def _floats(*values: float) -> FloatArray:
-    return np.array(values, dtype=np.float64)
 
 
 def _replayed(comm_s: float, products: int, blocks: int, free: int) -> float:
@@ -42,21 +38,21 @@ def test_products_of_fixed_blocks_take_two_waves_while_a_collective_lasts() -> N
     lose four. Two other sources saw 80 / 47 and 1.35 times, and the mean of the three is taken: what eight
     seconds hold of longer products."""
     hopper = Contention(sm_share=20 / 132, static_tiles=True)
-    compute = _floats(10.0)
-    wait = exposed_s(_floats(8.0), compute, *hopper.shares_lost(compute, compute))
-    assert 10.0 + exposed_s(_floats(8.0), compute, 0.5)[0] == pytest.approx(_replayed(8.0, 10, 132, 112))
+    compute = floats(10.0)
+    wait = exposed_s(floats(8.0), compute, *hopper.shares_lost(compute, compute))
+    assert 10.0 + exposed_s(floats(8.0), compute, 0.5)[0] == pytest.approx(_replayed(8.0, 10, 132, 112))
     assert wait[0] == pytest.approx(8.0 * (1.0 - 3.0 / (2.0 + 80 / 47 + 1.35)))
 
 
 def test_what_multiprocessors_take_is_lost_where_that_is_more_than_a_second_wave() -> None:
     """Half of a GPU gone: twice as long, whatever was seen of second waves."""
     small = Contention(sm_share=0.5, static_tiles=True)
-    assert small.shares_lost(_floats(1.0), _floats(1.0))[0][0] == pytest.approx(0.5)
+    assert small.shares_lost(floats(1.0), floats(1.0))[0][0] == pytest.approx(0.5)
 
 
 def test_thread_blocks_that_come_as_tiles_lose_what_the_collective_takes() -> None:
     """20 of 108 multiprocessors, for as long as both run; attention and passes over memory on any GPU too."""
-    compute = _floats(10.0)
+    compute = floats(10.0)
     for contention, products_s in (
         (Contention(sm_share=20 / 108), compute),
         (Contention(sm_share=20 / 108, static_tiles=True), 0.0 * compute),
@@ -69,7 +65,7 @@ def test_the_loss_is_a_share_that_grows_with_the_products(
     compute_s: float, products: float, sm_share: float, static_tiles: bool
 ) -> None:
     contention = Contention(sm_share=sm_share, static_tiles=static_tiles)
-    compute = _floats(compute_s)
+    compute = floats(compute_s)
     some, all_of_it = (contention.shares_lost(compute, compute * share)[0][0] for share in (products, 1.0))
     assert 0.0 <= some <= all_of_it + 1e-12
     assert all_of_it <= 0.5 + 1e-12
@@ -77,9 +73,9 @@ def test_the_loss_is_a_share_that_grows_with_the_products(
 
 @given(SECONDS, SECONDS, SHARES)
 def test_without_multiprocessors_in_common_the_longer_counts(comm_s: float, compute_s: float, products: float) -> None:
-    compute = _floats(compute_s)
+    compute = floats(compute_s)
     free = Contention(sm_share=0.0, static_tiles=True)
-    wait = exposed_s(_floats(comm_s), compute, *free.shares_lost(compute, compute * products))
+    wait = exposed_s(floats(comm_s), compute, *free.shares_lost(compute, compute * products))
     assert compute_s + wait[0] == pytest.approx(max(comm_s, compute_s), abs=1e-9)
 
 
@@ -89,7 +85,7 @@ def test_a_gpu_says_which_kind_its_products_are() -> None:
         gpu = read_cluster(name, root=ROOT).gpu
         contention = Contention.on(gpu)
         assert contention.sm_share == COLLECTIVE_BLOCKS / gpu.num_sms
-        shares[name] = contention.shares_lost(_floats(1.0), _floats(1.0))[0][0]
+        shares[name] = contention.shares_lost(floats(1.0), floats(1.0))[0][0]
     assert shares == pytest.approx(
         {"a100-sxm-80g": 20 / 108, "h100-sxm": 1.0 - 3.0 / (2.0 + 80 / 47 + 1.35), "b200": 20 / 148}
     )
@@ -99,7 +95,7 @@ def test_a_collective_takes_half_of_a_gpu_at_most() -> None:
     """20 thread blocks on 24 multiprocessors, and 80 of a kernel that says so on 100 of which 20 are a fifth."""
     gpu = replace(read_cluster("a100-sxm-80g", root=ROOT).gpu, num_sms=24)
     assert Contention.on(gpu).sm_share == 0.5
-    assert Contention(sm_share=0.2).shares_lost(_floats(1.0), _floats(0.0), 80)[0][0] == pytest.approx(0.5)
+    assert Contention(sm_share=0.2).shares_lost(floats(1.0), floats(0.0), 80)[0][0] == pytest.approx(0.5)
 
 
 def _last_end(dealt: int, sms: int, free: int) -> int:

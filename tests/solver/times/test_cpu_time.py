@@ -102,11 +102,9 @@ def test_what_runs_ahead_goes_on_while_the_host_is_late(left_s: float, place: in
     timed, shares = norms(20, 200e-6, Phase.FORWARD, waits=True)
     timed.insert(place, replace(timed[0], op=replace(timed[0].op, lane=lane), seconds=floats(1e-9)))
     shares.insert(place, replace(shares[0], seconds=floats(left_s)))
-    op_timer = OpTimer(cost_model=SlowHost(), domain_ranks=8)
-    forward, _ = host_shares(op_timer, job(), Layout.of(1), [(timed, shares), norms(20, 1.0, Phase.INPUT_GRAD)])
+    forward_s, _ = late_of([(timed, shares), norms(20, 1.0, Phase.INPUT_GRAD)], pp=1)
     issued_s = 15e-6  # of what runs ahead itself
-    late_s = float(forward.seconds[0])
-    assert late_s == pytest.approx(max(110e-6 - left_s, 0.0), abs=issued_s * 1.001)
+    assert forward_s == pytest.approx(max(110e-6 - left_s, 0.0), abs=issued_s * 1.001)
 
 
 def test_hooks_before_every_module_take_the_host_in_the_forward_alone() -> None:
@@ -118,9 +116,9 @@ def test_hooks_before_every_module_take_the_host_in_the_forward_alone() -> None:
 def late_of(
     passes: list, preset: str = "megatron", *, cost_model: SlowHost | None = None, **degrees: int
 ) -> list[float]:
-    """What each pass is later than the device, stages waiting for each other."""
+    """What each pass is later than the device, two stages waiting for each other unless said."""
     op_timer = OpTimer(cost_model=cost_model or SlowHost(), domain_ranks=8)
-    layout = Layout.of(16, pp=2, **degrees)
+    layout = Layout.of(16, **{"pp": 2} | degrees)
     asked = job(world_size=16, preset=framework_preset(preset))
     return [float(share.seconds[0]) for share in host_shares(op_timer, asked, layout, passes)]
 
@@ -161,9 +159,7 @@ def test_an_operation_of_many_launches_starts_with_its_first() -> None:
             norms(count, seconds, phase, waits=True, repeat=repeat)
             for phase, seconds in ((Phase.FORWARD, 400e-6), (Phase.INPUT_GRAD, 800e-6))
         ]
-        op_timer = OpTimer(cost_model=SlowHost(), domain_ranks=8)
-        found = [float(share.seconds[0]) for share in host_shares(op_timer, job(), Layout.of(1), passes)]
-        assert found == pytest.approx([15e-6, 15e-6])
+        assert late_of(passes, pp=1) == pytest.approx([15e-6, 15e-6])
 
 
 def test_a_grouped_product_is_as_many_launches_as_experts() -> None:
@@ -175,18 +171,15 @@ def test_a_grouped_product_is_as_many_launches_as_experts() -> None:
     timed = TimedOp(op=op, part="grouped_gemm", seconds=floats(1.0), **rest)
     share = Share(part="grouped_gemm", seconds=floats(1.0), **rest)
     waiting, none = norms(0, 0.0, Phase.FORWARD, waits=True)
-    op_timer = OpTimer(cost_model=SlowHost(), domain_ranks=8)
     passes = [([timed, *waiting], [share, *none]), norms(20, 1.0, Phase.INPUT_GRAD)]
-    assert host_shares(op_timer, job(), Layout.of(1), passes)[0].seconds[0] == pytest.approx(host_s / 16)
+    assert late_of(passes, pp=1)[0] == pytest.approx(host_s / 16)
 
 
 def test_the_halves_of_a_split_backward_are_stretches_of_their_own() -> None:
     """A host of 300 us each is late for the half that takes 100 us, whatever the other half takes."""
     phases = ((Phase.FORWARD, 400e-6), (Phase.INPUT_GRAD, 900e-6), (Phase.WEIGHT_GRAD, 100e-6))
     passes = [norms(20, seconds, phase) for phase, seconds in phases]
-    op_timer = OpTimer(cost_model=SlowHost(), domain_ranks=8)
-    late = host_shares(op_timer, job(), Layout.of(2, pp=2), passes)
-    assert [float(share.seconds[0]) for share in late] == [0.0, 0.0, pytest.approx(200e-6)]
+    assert late_of(passes) == [0.0, 0.0, pytest.approx(200e-6)]
 
 
 def test_a_faster_device_never_slows_a_zero_bubble_step_that_waits_for_the_host() -> None:

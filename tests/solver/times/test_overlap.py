@@ -12,17 +12,13 @@ from ops.roles import Role
 from profdb.overlap_losses import Losses
 from solver.times.contention import Contention
 from solver.times.overlap import buckets_exposed_s, exposed_s, exposed_shares, in_pieces
-from spec.arrays import FloatArray, ints
+from spec.arrays import floats, ints
 from spec.collectives import Collective
 from tests.ops.operations import comm, exchange, memory_bound, product, timed
 
 SECONDS = st.floats(min_value=0.0, max_value=10.0)
 SHARES = st.floats(min_value=0.0, max_value=0.5)
 COUNTS = st.integers(min_value=1, max_value=16)
-
-
-def _floats(*values: float) -> FloatArray:
-    return np.array(values, dtype=np.float64)
 
 
 def _pieces(count: int, *, last_waits: bool) -> Pieces:
@@ -69,13 +65,13 @@ def test_copies_run_beside_what_a_rank_waits_for_too() -> None:
 
 @given(SECONDS, SECONDS, COUNTS)
 def test_pieces_of_an_all_gather_end_as_a_replay_of_them_does(comm_s: float, compute_s: float, count: int) -> None:
-    wait = in_pieces(_floats(comm_s), _floats(compute_s), _pieces(count, last_waits=False), 0.0)
+    wait = in_pieces(floats(comm_s), floats(compute_s), _pieces(count, last_waits=False), 0.0)
     assert compute_s + wait[0] == pytest.approx(_gathered(comm_s, compute_s, count), abs=1e-9)
 
 
 @given(SECONDS, SECONDS, COUNTS)
 def test_pieces_of_a_reduce_scatter_end_as_a_replay_of_them_does(comm_s: float, compute_s: float, count: int) -> None:
-    wait = in_pieces(_floats(comm_s), _floats(compute_s), _pieces(count, last_waits=True), 0.0)
+    wait = in_pieces(floats(comm_s), floats(compute_s), _pieces(count, last_waits=True), 0.0)
     assert compute_s + wait[0] == pytest.approx(_reduced(comm_s, compute_s, count), abs=1e-9)
 
 
@@ -85,10 +81,10 @@ def test_no_overlap_hides_more_than_the_shorter_of_the_two(
 ) -> None:
     """Together they take at least the longer of the two, and no longer than one after the other where the
     collective's multiprocessors are fewer than half."""
-    comm, compute = _floats(comm_s), _floats(compute_s)
+    comm, compute = floats(comm_s), floats(compute_s)
     wait = {
         "beside": lambda: exposed_s(comm, compute, share),
-        "bucketed": lambda: buckets_exposed_s(comm, compute, _floats(count), share),
+        "bucketed": lambda: buckets_exposed_s(comm, compute, floats(count), share),
         "pieces": lambda: in_pieces(comm, compute, _pieces(count, last_waits=True), share),
         "ring": lambda: in_pieces(comm, compute, _pieces(count, last_waits=False), share),
     }[kind]()
@@ -135,8 +131,8 @@ def test_user_buffers_take_the_multiprocessors_that_their_kernels_are_given(
 
 def test_multiprocessors_of_a_collective_slow_what_computes_beside_it() -> None:
     """20 of 100 for one second cost 0.2 s of what all 100 would have done."""
-    assert exposed_s(_floats(1.0), _floats(4.0), 0.2)[0] == pytest.approx(0.2)
-    assert exposed_s(_floats(6.0), _floats(4.0), 0.2)[0] == pytest.approx(2.0)
+    assert exposed_s(floats(1.0), floats(4.0), 0.2)[0] == pytest.approx(0.2)
+    assert exposed_s(floats(6.0), floats(4.0), 0.2)[0] == pytest.approx(2.0)
 
 
 @given(SECONDS, SECONDS, SHARES, SHARES)
@@ -146,7 +142,7 @@ def test_where_both_lose_each_goes_on_at_its_own_pace(
     """A replay: both at their slower rates until one has ended, then the other as if alone."""
     together = min(comm_s / (1.0 - comm_loss), compute_s / (1.0 - loss))
     left = max(comm_s - together * (1.0 - comm_loss), compute_s - together * (1.0 - loss), 0.0)
-    wait = exposed_s(_floats(comm_s), _floats(compute_s), loss, comm_loss)[0]
+    wait = exposed_s(floats(comm_s), floats(compute_s), loss, comm_loss)[0]
     assert compute_s + wait == pytest.approx(together + left, abs=1e-9)
 
 
@@ -155,7 +151,7 @@ def test_what_was_measured_takes_the_place_of_the_model_on_both_sides() -> None:
     it takes two seconds, in which 0.6 of the products' are lost. A pass over memory loses the
     multiprocessors, as ever."""
     gathered = timed(comm(Role.WEIGHT_GATHER, Collective.ALL_GATHER, Axis.WP, lane=Lane.PREFETCH), "wp_comm", 1.0)
-    measured = replace(gathered, losses=Losses(compute=_floats(0.3), comm=_floats(0.5)))
+    measured = replace(gathered, losses=Losses(compute=floats(0.3), comm=floats(0.5)))
     products, contention = timed(product(), "gemm", 10.0), Contention(sm_share=0.2)
     for one, wait in ((products, 0.6), (timed(memory_bound(), "memory_bound", 10.0), 0.2)):
         assert float(exposed_shares([one, measured], contention)[1].seconds[0]) == pytest.approx(wait)

@@ -14,6 +14,7 @@ from profdb.queries import CollectiveQuery, TimeEstimate
 from solver.estimate import estimate_memory, stage_times, step_operations
 from solver.pipeline.stages import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.problem import Problem
 from solver.times.step_end import StepTimes, operations, step_times, units_of_stages
 from spec.arrays import floats, ints
 from spec.collectives import Collective
@@ -36,6 +37,14 @@ class SlowHost(FlatCostModel):
         return replace(priced, seconds=priced.seconds + LAUNCH_S)
 
 
+def step_of(asked: Problem, plan: Plan, passes: PassTimes) -> StepTimes:
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
+    layout = table.plans.layout.take(table.stages.plan)
+    context = LayerContext(sharding=table.plans.sharding, model=asked.model, job=asked.job, layout=layout)
+    ops = operations(context, table.bytes.on_rank, np.zeros(len(layout), dtype=bool))
+    return step_times(asked.op_timer, asked.job, layout, ops, table.bytes.on_rank, passes)
+
+
 def times(
     preset: FrameworkPreset,
     forward_s: float,
@@ -46,11 +55,6 @@ def times(
     """A step of four ranks whose passes, all of matrix products, take what is asked."""
     plan = Plan(strategy="mtp", preset="internevo", dp=4, zero_stage=1, zero_size=4, num_micro=4)
     asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
-    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
-    layout = table.plans.layout.take(table.stages.plan)
-    sharding = table.plans.sharding
-    context = LayerContext(sharding=sharding, model=asked.model, job=asked.job, layout=layout)
-    ops = operations(context, table.bytes.on_rank, np.zeros(len(layout), dtype=bool))
     passes = PassTimes(
         forward_s=floats(forward_s),
         backward_s=floats(backward_s),
@@ -58,8 +62,7 @@ def times(
         products=floats(1.0),
         units=None if units is None else floats(units),
     )
-    op_timer = replace(asked.op_timer, overlap=measured)
-    return step_times(op_timer, asked.job, layout, ops, table.bytes.on_rank, passes)
+    return step_of(replace(asked, op_timer=replace(asked.op_timer, overlap=measured)), plan, passes)
 
 
 def overlapping(*, reduce: bool = False, gather: bool = False) -> FrameworkPreset:
@@ -193,15 +196,10 @@ def reduction_s(model: ModelSpec, bucket_elements: int) -> float:
             "data_parallel.bucket_elements_per_rank": 0,
         }
     )
-    asked = question(world_size=4, sequences=16, preset=preset, model=model)
+    asked = question(world_size=4, sequences=16, preset=preset, model=model, cost_model=Late())
     plan = Plan(strategy="mtp", preset="nanotron", dp=4, num_micro=4)
-    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
-    layout = table.plans.layout.take(table.stages.plan)
-    context = LayerContext(sharding=table.plans.sharding, model=asked.model, job=asked.job, layout=layout)
-    ops = operations(context, table.bytes.on_rank, np.zeros(1, dtype=bool))
     none = PassTimes(forward_s=floats(0.0), backward_s=floats(0.0), weight_s=floats(0.0))
-    step = step_times(replace(asked.op_timer, cost_model=Late()), asked.job, layout, ops, table.bytes.on_rank, none)
-    return float(step.reduction.seconds[0])
+    return float(step_of(asked, plan, none).reduction.seconds[0])
 
 
 def test_every_bucket_is_as_late_as_a_message_of_its_own() -> None:

@@ -12,12 +12,11 @@ from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.errors import ExportError
-from spec.frameworks import framework_preset
 from spec.model import MoeSpec
 from spec.readers.read_config import read_config
 from spec.settings.job import JobRequest, job_of, job_settings
 from spec.units import GIB
-from tests.solver.questions import ROOT, question, small_model
+from tests.solver.questions import ROOT, small_model
 from tests.spec.settings.test_job import other_value
 from tests.workload.settings.problems import asked, known, with_block
 from workload.launch_files import EXPORTERS, check_exports, write_launch_files
@@ -220,23 +219,13 @@ def test_what_only_permits_plans_leaves_an_export_as_it_is(key: str) -> None:
 # Offloading as launch settings: each framework's own words, and a refusal where it has none.
 
 
-def offloading(preset: str, *, optimizer: float = 0.0, layers: int = 0, stage: int = 1) -> tuple[Problem, Plan]:
-    size = 8 if stage else 1
-    plan = Plan(
-        strategy="mtp",
-        preset=preset,
-        dp=8,
-        zero_stage=stage,
-        zero_size=size,
-        num_micro=2,
-        optimizer_offload=optimizer,
-        offloaded_layers=layers,
-    )
-    return question(world_size=8, sequences=16, preset=framework_preset(preset), model=small_model()), plan
+def offloading(preset: str, stage: int = 1, **changes: float) -> tuple[Problem, Plan]:
+    plan = Plan(strategy="mtp", preset=preset, dp=8, zero_stage=stage, zero_size=8, num_micro=2, **changes)
+    return asked(plan), plan
 
 
 def test_megatrons_flags() -> None:
-    flags = megatron_flags(*offloading("megatron", optimizer=0.25, layers=3))
+    flags = megatron_flags(*offloading("megatron", optimizer_offload=0.25, offloaded_layers=3))
     assert flags["--optimizer-offload-fraction"] == "0.25"
     assert {"--optimizer-cpu-offload", "--use-precision-aware-optimizer"} <= flags.keys()
     assert flags["--cpu-offloading-num-layers"] == 3
@@ -244,9 +233,9 @@ def test_megatrons_flags() -> None:
 
 
 def test_deepspeeds_section() -> None:
-    whole = deepspeed_json(*offloading("deepspeed", optimizer=1.0, stage=2))
-    part = deepspeed_json(*offloading("deepspeed", optimizer=0.5, stage=3))
-    none = deepspeed_json(*offloading("deepspeed", stage=2))
+    whole = deepspeed_json(*offloading("deepspeed", 2, optimizer_offload=1.0))
+    part = deepspeed_json(*offloading("deepspeed", 3, optimizer_offload=0.5))
+    none = deepspeed_json(*offloading("deepspeed", 2))
     cpu = {"device": "cpu", "pin_memory": True}
     assert whole["zero_optimization"]["offload_optimizer"] == cpu  # type: ignore[index]
     assert part["zero_optimization"]["offload_optimizer"] == {**cpu, "ratio": 0.5}  # type: ignore[index]

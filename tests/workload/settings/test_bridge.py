@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
-from spec.frameworks import framework_preset
 from tests.solver.questions import small_model, with_block
 from tests.workload.random_plans import EXPERTS, Case, cases
 from tests.workload.settings.accepted.lists import check_fields
 from tests.workload.settings.made_module import Call, fields_of, functions_of
-from tests.workload.settings.problems import asked
+from tests.workload.settings.problems import asked, says, under
 from workload.settings.bridge import bridge_fields, bridge_settings
 
 PLAN = Plan(strategy="fsp", preset="megatron-bridge", tp=2, dp=4, zero_stage=1, zero_size=4, num_micro=4)
@@ -36,33 +34,13 @@ def made(text: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, object
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases())
 def test_fields_say_the_plan(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = replace(case.plan, preset="megatron-bridge")
-    formats = replace(case.problem.job.precision, reduce=case.problem.job.precision.gradient)
-    job = replace(case.problem.job, precision=formats, preset=framework_preset("megatron-bridge"))
-    question = replace(case.problem, job=job)
+    question, plan = under(case, "megatron-bridge")
     try:
         text = bridge_settings(question, plan).text
     except ExportError:
         return
     told = made(text, tmp_path, monkeypatch)
-    back = replace(
-        plan,
-        strategy="fsp" if told.get("model.sequence_parallel") else "mtp",
-        tp=told["model.tensor_model_parallel_size"],  # type: ignore[arg-type]
-        cp=told["model.context_parallel_size"],  # type: ignore[arg-type]
-        pp=told["model.pipeline_model_parallel_size"],  # type: ignore[arg-type]
-        vpp=told.get("model.virtual_pipeline_model_parallel_size", 1),  # type: ignore[arg-type]
-        ep=told.get("model.expert_model_parallel_size", 1),  # type: ignore[arg-type]
-        etp=told.get("model.expert_tensor_parallel_size", 1),  # type: ignore[arg-type]
-        zero_stage=int(bool(told["ddp.use_distributed_optimizer"])),
-        zero_size=plan.dp * plan.cp // told.get("ddp.num_distributed_optimizer_instances", 1)  # type: ignore[operator]
-        if told["ddp.use_distributed_optimizer"]
-        else 1,
-        micro_batch=told["train.micro_batch_size"],  # type: ignore[arg-type]
-        num_micro=told["train.global_batch_size"] // (plan.micro_batch * plan.dp),  # type: ignore[operator]
-        recompute=Recompute(told["model.recompute_granularity"] or "none"),
-    )
-    assert back == (plan if plan.tp > 1 else replace(plan, strategy="mtp"))
+    assert says({path.rpartition(".")[2]: value for path, value in told.items()}, plan)
     assert told["model.seq_length"] == told["dataset.seq_length"] == question.job.seq_len
 
 

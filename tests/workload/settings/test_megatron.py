@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from ops.recompute import Recompute
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
-from spec.frameworks import framework_preset
 from spec.mixers.attention import RopeScaling, RopeSpec
 from spec.model import MlpSpec, ModelSpec, MoeSpec
 from spec.readers.read_config import read_config
@@ -18,7 +16,7 @@ from tests.solver.questions import small_model, with_block
 from tests.workload.generator import ROOT
 from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.problems import asked, flags_in, known
+from tests.workload.settings.problems import asked, flags_in, known, says, under
 from workload.settings.megatron import (
     check_megatron,
     fact_flags,
@@ -35,10 +33,7 @@ FSP = Plan(strategy="fsp", preset="megatron")
 @settings(max_examples=150, deadline=None)
 @given(case=cases())
 def test_flags_read_back_as_the_plan(case: Case) -> None:
-    plan = replace(case.plan, preset="megatron")
-    formats = replace(case.problem.job.precision, reduce=case.problem.job.precision.gradient)
-    job = replace(case.problem.job, precision=formats, preset=framework_preset("megatron"))
-    question = replace(case.problem, job=job)
+    question, plan = under(case, "megatron")
     routed = any(run.block.moe for run in question.model.blocks)
     if plan.strategy not in ("mtp", "fsp") or plan.zero_stage > 1:
         with pytest.raises(ExportError):
@@ -49,25 +44,7 @@ def test_flags_read_back_as_the_plan(case: Case) -> None:
             megatron_settings(question, plan)
         return
     read = parse_flags(LIST, megatron_settings(question, plan).text)
-    copies = plan.dp * plan.cp
-    back = Plan(
-        strategy="fsp" if read.sequence_parallel else "mtp",
-        preset="megatron",
-        recompute=Recompute(read.recompute_granularity or "none"),
-        tp=read.tensor_model_parallel_size,
-        cp=read.context_parallel_size,
-        pp=read.pipeline_model_parallel_size,
-        vpp=read.num_virtual_stages_per_pipeline_rank or 1,
-        ep=read.expert_model_parallel_size or 1,
-        etp=read.expert_tensor_parallel_size or 1,
-        dp=plan.world_size // (plan.tp * plan.cp * plan.pp),
-        zero_stage=int(read.use_distributed_optimizer),
-        zero_size=copies // (read.num_distributed_optimizer_instances or 1) if read.use_distributed_optimizer else 1,
-        micro_batch=read.micro_batch_size,
-        num_micro=read.global_batch_size // (read.micro_batch_size * plan.dp),
-    )
-    # with one tensor-parallel rank nothing is cut, whichever way it would be
-    assert back == (plan if plan.tp > 1 else replace(plan, strategy="mtp"))
+    assert says(vars(read), plan)
     model = question.model
     assert (read.num_layers, read.hidden_size) == (model.num_layers, model.hidden)
     assert read.multi_latent_attention == (model.blocks[0].block.mixer == LATENT)

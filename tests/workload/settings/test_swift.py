@@ -5,15 +5,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.errors import ExportError
-from spec.frameworks import framework_preset
 from tests.solver.questions import small_model, with_block
 from tests.workload.random_plans import EXPERTS, Case, cases
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.problems import asked, known
+from tests.workload.settings.problems import asked, known, says, under
 from workload.settings.megatron_flags import Flags
 from workload.settings.swift import check_swift, swift_arguments, swift_settings
 
@@ -25,32 +23,13 @@ ROUTED = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
 @settings(max_examples=80, deadline=None)
 @given(case=cases())
 def test_arguments_read_back_as_the_plan(case: Case) -> None:
-    plan = replace(case.plan, preset="megatron")
-    formats = replace(case.problem.job.precision, gradient="fp32", reduce="fp32")
-    job = replace(case.problem.job, precision=formats, preset=framework_preset("megatron"))
-    question = replace(case.problem, job=job)
+    question, plan = under(case, "megatron", **WIDE)
     try:
         text = swift_settings(question, plan).text
     except ExportError:
         return
     read = parse_flags("ms-swift", text)
-    sharded = read.use_distributed_optimizer == "true"
-    back = replace(
-        plan,
-        strategy="fsp" if read.sequence_parallel == "true" else "mtp",
-        recompute=Recompute(read.recompute_granularity),
-        tp=read.tensor_model_parallel_size,
-        cp=read.context_parallel_size,
-        pp=read.pipeline_model_parallel_size,
-        vpp=read.virtual_pipeline_model_parallel_size or 1,
-        ep=read.expert_model_parallel_size or 1,
-        etp=read.expert_tensor_parallel_size or 1,
-        zero_stage=int(sharded),
-        zero_size=plan.dp * plan.cp if sharded else 1,
-        micro_batch=read.micro_batch_size,
-        num_micro=read.global_batch_size // (read.micro_batch_size * plan.dp),
-    )
-    assert back == (plan if plan.tp > 1 else replace(plan, strategy="mtp"))
+    assert says(vars(read), plan)
     assert read.max_length == question.job.seq_len
 
 

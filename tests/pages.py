@@ -1,9 +1,8 @@
 """Pages of docs/ that show commands: each command with the lines below it."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.solver.questions import ROOT
 
 
 def commands(page: str, fence: str = "```") -> list[tuple[str, list[str]]]:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import grimp
 import pytest
@@ -14,8 +13,8 @@ from importlinter.cli import lint_imports
 
 from ops.strategies import STRATEGIES
 from tests.architecture import PACKAGES, SCRIPTS, Source, project_files, python_sources
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 GPU_ARCHITECTURES = {path.stem for path in (ROOT / "configs" / "architectures").glob("*.toml")} - {"cpu"}
 VAGUE_NAMES = {"util", "utils", "common", "helper", "helpers", "misc", "base", "manager", "managers"}
 

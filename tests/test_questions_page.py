@@ -5,11 +5,11 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.solver.questions import ROOT
+
 PAGE = ROOT / "docs" / "questions.md"
 BLOCK = re.compile(r"^```\n\$ ((?:.*\\\n)*.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 

@@ -72,13 +72,7 @@ def test_another_gpu_of_the_architecture_borrows_the_curves(curves: Path) -> Non
     assert got.origin[0] == Origin.TRANSFERRED
     assert got.relative_std[0] > lent.relative_std[0]
     assert times.cost_model(other).linear_s(QUERY).origin[0] == Origin.MODELLED
-    between = CollectiveQuery(
-        collective=Collective.ALL_REDUCE,
-        size_bytes=np.array([2**26]),
-        intra=np.array([8]),
-        inter=np.array([2]),
-        siblings=np.array([1]),
-    )
+    between = CollectiveQuery(collective=Collective.ALL_REDUCE, size_bytes=2**26, intra=8, inter=2, siblings=1)
     own = ModelledCostModel(cluster=borrower).collective_s(between)
     assert times.cost_model(borrower).collective_s(between).seconds == own.seconds
 

@@ -1,8 +1,7 @@
 """Small models, and the words that most questions share."""
 
-from pathlib import Path
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SHAPES = ROOT / "tests" / "spec" / "readers" / "huggingface" / "shapes"
 
 SMALL_TOML = b"""\

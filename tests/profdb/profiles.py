@@ -82,22 +82,13 @@ def collective_samples(kind: Collective = Collective.ALL_GATHER, ranks: tuple[in
     ]
 
 
+GATHER = {"collective": Collective.ALL_GATHER, "size_bytes": 1 << 20, "intra": 8, "inter": 1}
 STEP_PARTS: tuple[Case, ...] = (
     SustainedCase(seconds=30, m=64, k=32, n=16),
     WarmKernelCase(kernel="gelu", direction="forward", rows=64, width=256),
     LayerCase(batch=1, seq_len=64, hidden=256, ffn_hidden=512, heads=4, kv_heads=2, head_dim=64, mode="graph"),
     HostCopyCase(direction="to_host", size_bytes=1 << 20, devices=8),
-    OverlapCase(
-        collective=Collective.ALL_GATHER,
-        size_bytes=1 << 20,
-        intra=8,
-        inter=1,
-        m=64,
-        k=32,
-        n=16,
-        products=8,
-        collectives=1,
-    ),
+    OverlapCase(**GATHER, m=64, k=32, n=16, products=8, collectives=1),
     ExpertExchangeCase(direction="dispatch", tokens=64, hidden=256, experts=8, topk=2, intra=8, inter=1),
 )
 """One of each kind that only a step shows."""

@@ -118,23 +118,13 @@ def test_from_one_measured_shape_latency_grows_with_the_steps() -> None:
 
 
 def test_windows_are_told_apart() -> None:
+    sizes = {"q_len": 4096, "kv_len": 4096, "heads": 16, "kv_heads": 8, "qk_dim": 128, "v_dim": 128}
     cases = [
-        AttentionCase(
-            batch=1,
-            q_len=4096,
-            kv_len=4096,
-            heads=heads,
-            kv_heads=8,
-            qk_dim=128,
-            v_dim=128,
-            mask="window",
-            window=window,
-        )
+        AttentionCase(batch=1, **sizes | {"heads": heads}, mask="window", window=window)
         for window in (512, 2048)
         for heads in (8, 16, 32)
     ]
     cost_model = ProfileCostModel(profile([sample(case, 1e-8 * case.window * case.heads) for case in cases]))
-    sizes = {"q_len": 4096, "kv_len": 4096, "heads": 16, "kv_heads": 8, "qk_dim": 128, "v_dim": 128}
     priced = cost_model.attention_s(AttentionQuery(**sizes, mask="window", window=[512, 2048]))
     assert priced.seconds == pytest.approx([1e-8 * 512 * 16, 1e-8 * 2048 * 16], rel=1e-6)
 

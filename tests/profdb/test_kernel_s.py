@@ -1,13 +1,12 @@
 """Every size and word of an operation reaches the question that is asked for it."""
 
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Phase, Update
+from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, Op, Phase, Update
 from ops.roles import Module, Role
 from profdb.cost_model import kernel_s
 from profdb.queries import Query, TimeEstimate
@@ -15,8 +14,8 @@ from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.origin import Origin
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.ops.operations import memory_bound
+from tests.solver.questions import ROOT
 
 NUMBER = {"phase": Phase.INPUT_GRAD, "module": Module.OTHER, "role": Role.PROJECTION}
 PRODUCT = {"m": ints([2]), "k": ints([3]), "n": ints([5]), "layout": "TN", "dtype": "fp8"}
@@ -83,15 +82,7 @@ def test_sheets_have_tf32_at_half_the_rate_of_16_bits(sheet: str) -> None:
     ("phase", "direction"), [(Phase.FORWARD, "forward"), (Phase.RECOMPUTE, "forward"), (Phase.WEIGHT_GRAD, "backward")]
 )
 def test_the_phase_of_a_kernel_is_its_direction(phase: Phase, direction: str) -> None:
-    op = MemoryBound(
-        module=Module.MLP,
-        role=Role.ACTIVATION,
-        phase=phase,
-        kernel="swiglu",
-        rows=ints([3]),
-        width=ints([5]),
-        dtype="fp16",
-    )
+    op = memory_bound("swiglu", 3, 5, phase=phase, dtype="fp16")
     _, query = kernel_s(Listener(), op)  # type: ignore[misc, arg-type]
     assert (query.kernel, query.direction, query.dtype) == ("swiglu", direction, "fp16")
     assert (query.rows.tolist(), query.width.tolist()) == ([3], [5])

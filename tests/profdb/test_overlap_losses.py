@@ -32,23 +32,13 @@ def samples(
     size: int = 1 << 20,
     intra: int = 8,
     inter: int = 1,
-    kind: Collective = Collective.ALL_GATHER,
     origin: Origin = Origin.MEASURED,
 ) -> list[Sample]:
-    """One product beside one collective, in every mix."""
+    """One product beside one all-gather, in every mix."""
+    gather = {"collective": Collective.ALL_GATHER, "size_bytes": size, "intra": intra, "inter": inter}
     return [
         Sample(
-            case=OverlapCase(
-                collective=kind,
-                size_bytes=size,
-                intra=intra,
-                inter=inter,
-                m=64,
-                k=64,
-                n=64,
-                products=products,
-                collectives=collectives,
-            ),
+            case=OverlapCase(**gather, m=64, k=64, n=64, products=products, collectives=collectives),
             trials_s=(replayed(products * PRODUCT_S, collectives * COLLECTIVE_S, *losses),),
             origin=origin,
         )

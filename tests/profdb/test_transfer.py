@@ -1,7 +1,5 @@
 """Times restated for another GPU: by the bound of each, with latency kept and the origin told."""
 
-from pathlib import Path
-
 import pytest
 
 from profdb.cases import AttentionCase, GemmCase, HostCase, MemoryBoundCase
@@ -11,8 +9,8 @@ from spec.arrays import floats
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from spec.origin import Origin
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 A100, H100, H200 = (read_cluster(name, root=ROOT) for name in ("a100-sxm-80g", "h100-sxm", "h200"))
 
 

@@ -1,15 +1,12 @@
 """Facts about the machine."""
 
-from pathlib import Path
-
 import pytest
 
 from profdb.cases import GemmCase, GroupedGemmCase, HostCase
 from profdb.sample import MachineFacts, Sample
 from profiler.machine import find_hardware_spec, machine_facts, with_best_flops
 from tests.profiler.fakes import single_world
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.solver.questions import ROOT
 
 
 @pytest.mark.parametrize(

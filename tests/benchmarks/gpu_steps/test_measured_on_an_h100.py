@@ -2,7 +2,6 @@
 
 import json
 import statistics
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ from benchmarks.gpu_steps.case import DecoderShape, StepCase
 from benchmarks.gpu_steps.prices import price_case
 from solver.problem.request import Request
 from solver.problem.result import Answer
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 ROWS = json.loads((ROOT / "benchmarks" / "gpu_steps" / "h100_sxm.json").read_text())["rows"]
 FROM_SPEC = Request(root=ROOT, cluster="h100-sxm", missing="modelled")
 FROM_PROFILE = Request(root=ROOT, profile=ROOT / "prof_data" / "h100-sxm.pt", missing="modelled")

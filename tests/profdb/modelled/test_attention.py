@@ -1,7 +1,7 @@
 """Modelled attention and memory-bound kernels: pairs counted by brute force, published rates, bounds."""
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,33 +14,17 @@ from profdb.modelled.memory_bound import adamw_seconds, memory_bound_seconds, st
 from profdb.modelled.rates import flops_rates
 from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 H100 = read_cluster("h100-sxm", root=ROOT).gpu
 A100 = read_cluster("a100-sxm-80g", root=ROOT).gpu
 
 
-def heads(
-    q_len: int,
-    kv_len: int,
-    *,
-    mask: str = "causal",
-    window: int = 0,
-    batch: int = 1,
-    kv_heads: int = 16,
-    width: int = 128,
-) -> AttentionShapes:
-    return AttentionShapes(
-        batch=ints(batch),
-        q_len=ints(q_len),
-        kv_len=ints(kv_len),
-        heads=ints(16),
-        kv_heads=ints(kv_heads),
-        qk_dim=ints(width),
-        v_dim=ints(width),
-        window=ints(window),
-        mask=mask,
-    )
+def heads(q_len: Any, kv_len: Any, *, width: Any = 128, **changes: Any) -> AttentionShapes:
+    """A causal call of one sequence and 16 heads, but for what is changed."""
+    sizes = {"batch": 1, "q_len": q_len, "kv_len": kv_len, "heads": 16, "kv_heads": 16, "window": 0}
+    words = sizes | {"qk_dim": width, "v_dim": width} | changes
+    return AttentionShapes(**{name: one if isinstance(one, str) else ints(one) for name, one in words.items()})
 
 
 def counted(q_len: int, kv_len: int, mask: str, window: int) -> int:
@@ -150,16 +134,8 @@ def test_heads_off_16_bytes_multiply_at_the_fp32_rate() -> None:
 
 
 def test_alignment_is_asked_row_by_row() -> None:
-    mixed = AttentionShapes(
-        batch=ints([1, 1]),
-        q_len=ints([512, 512]),
-        kv_len=ints([512, 512]),
-        heads=ints([4, 4]),
-        kv_heads=ints([4, 4]),
-        qk_dim=ints([150, 144]),
-        v_dim=ints([150, 144]),
-        window=ints([0, 0]),
-    )
+    two = {name: [size] * 2 for name, size in (("batch", 1), ("heads", 4), ("kv_heads", 4), ("window", 0))}
+    mixed = heads([512, 512], [512, 512], width=[150, 144], **two)
     assert is_aligned(mixed).tolist() == [False, True]
     assert is_aligned(replace(mixed, dtype="fp32")).tolist() == [False, True]
     alone = gemm_seconds(A100, ints(4), ints(512), ints(144), ints(512), "bf16")

@@ -1,7 +1,6 @@
 """ModelledCostModel: every query answered, said to be modelled, and refused where a sheet cannot tell."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,8 +21,8 @@ from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 H100 = ModelledCostModel(cluster=read_cluster("h100-sxm", root=ROOT))
 V100 = ModelledCostModel(cluster=read_cluster("dgx2-v100", root=ROOT))
 

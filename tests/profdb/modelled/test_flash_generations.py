@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,38 +30,17 @@ from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_architecture, read_cluster
 from spec.errors import MissingCurveError
 from spec.origin import Origin
+from tests.profdb.modelled.test_attention import heads
 from tests.solver.flat_cost_model import FlatCostModel
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.solver.questions import ROOT
 
 
 def cluster(name: str) -> ClusterSpec:
     return read_cluster(name, root=ROOT)
 
 
-def call(
-    direction: str,
-    *,
-    length: int,
-    widths: tuple[int, int] = (128, 128),
-    heads: int = 16,
-    batch: int = 1,
-    mask: str = "causal",
-    kernel: str = "flash2",
-) -> AttentionShapes:
-    return AttentionShapes(
-        batch=ints(batch),
-        q_len=ints(length),
-        kv_len=ints(length),
-        heads=ints(heads),
-        kv_heads=ints(heads),
-        qk_dim=ints(widths[0]),
-        v_dim=ints(widths[1]),
-        window=ints(0),
-        mask=mask,
-        direction=direction,
-        kernel=kernel,
-    )
+def call(direction: str, *, length: int, kernel: str = "flash2", **changes: Any) -> AttentionShapes:
+    return heads(length, length, direction=direction, kernel=kernel, **changes)
 
 
 def flops_per_s(
@@ -69,10 +48,9 @@ def flops_per_s(
 ) -> float:
     """Rate of a call of 16k tokens and 2048 channels, as the papers count it."""
     count = 16384 // length
-    heads = call(
-        direction, length=length, widths=(width, width), heads=2048 // width, batch=count, mask=mask, kernel=kernel
-    )
-    seconds = generation_seconds(cluster(name).gpu, heads)
+    many = {"heads": 2048 // width, "kv_heads": 2048 // width, "batch": count, "width": width}
+    called = call(direction, length=length, mask=mask, kernel=kernel, **many)
+    seconds = generation_seconds(cluster(name).gpu, called)
     flops = 4.0 * length**2 * 2048 * count * (0.5 if mask == "causal" else 1.0)
     return float(flops * (2.5 if direction == "backward" else 1.0) / seconds[0])
 
@@ -192,7 +170,7 @@ def test_longer_calls_than_published_keep_the_last_rate() -> None:
 
 def one_sequence_tflops(name: str, direction: str, heads: int) -> float:
     """Causal rate of one sequence of 4096 tokens with heads of 128."""
-    seconds = generation_seconds(cluster(name).gpu, call(direction, length=4096, heads=heads))
+    seconds = generation_seconds(cluster(name).gpu, call(direction, length=4096, heads=heads, kv_heads=heads))
     return float(2e-12 * 4096**2 * 128 * heads * (2.5 if direction == "backward" else 1.0) / seconds[0])
 
 
@@ -236,8 +214,8 @@ def test_heads_of_two_widths_take_what_the_wider_does() -> None:
     """Multi-head latent attention, 192 and 128: padded to 192 (Transformer Engine; flash-attn takes one width)."""
     gpu = cluster("a100-sxm-80g").gpu
     told = [
-        generation_seconds(gpu, call("forward", length=8192, widths=widths))[0]
-        for widths in ((192, 128), (128, 192), (192, 192), (128, 128))
+        generation_seconds(gpu, call("forward", length=8192, qk_dim=qk_dim, v_dim=v_dim))[0]
+        for qk_dim, v_dim in ((192, 128), (128, 192), (192, 192), (128, 128))
     ]
     assert told[0] == told[1] == pytest.approx(told[2])
     assert told[3] < told[0]
@@ -249,12 +227,12 @@ def test_the_backward_of_a_call_without_arithmetic_moves_twice_the_bytes() -> No
     """
     gpu = cluster("a100-sxm-80g").gpu
     ahead, back = (
-        generation_seconds(gpu, call(direction, length=1, widths=(8, 8), heads=1 << 26))[0]
+        generation_seconds(gpu, call(direction, length=1, width=8, heads=1 << 26, kv_heads=1 << 26))[0]
         for direction in ("forward", "backward")
     )
     assert ahead == pytest.approx(4 * 8 * 2 * 2**26 / (gpu.memory_bandwidth * DRAM_EFFICIENCY), rel=0.01)
     assert back == pytest.approx(2.0 * ahead, rel=0.01)
-    nothing = replace(call("forward", length=128, widths=(64, 64)), batch=ints(0))
+    nothing = replace(call("forward", length=128), batch=ints(0))
     assert generation_seconds(gpu, nothing).tolist() == [0.0]
 
 

@@ -1,7 +1,6 @@
 """Modelled matrix products: closed forms of the roofline, and what must hold for all shapes."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from spec.arrays import ints
 from spec.cluster.cluster import GpuSpec, OperandReads
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 H100 = read_cluster("h100-sxm", root=ROOT).gpu
 A100 = read_cluster("a100-sxm-80g", root=ROOT).gpu
 V100 = read_cluster("dgx1-v100", root=ROOT).gpu

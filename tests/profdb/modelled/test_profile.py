@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,8 @@ from profdb.sample import Sample, tabulate
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.origin import Origin
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 H100 = read_cluster("h100-sxm", root=ROOT)
 
 

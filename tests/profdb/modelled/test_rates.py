@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from math import log
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -11,8 +10,8 @@ import pytest
 from profdb.modelled.gemm import gemm_seconds
 from profdb.modelled.rates import flops_rates
 from spec.cluster.reader import read_cluster
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 H100 = read_cluster("h100-sxm", root=ROOT).gpu
 
 

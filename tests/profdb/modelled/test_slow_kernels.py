@@ -1,13 +1,13 @@
 """Kernels that miss the fast path: passes over strided operands, products whose rows begin at odd addresses."""
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ops.memory_bound import bytes_moved_per_element
-from ops.op import BatchedGemm, Phase
+from ops.op import BatchedGemm
 from ops.roles import Module, Role
 from profdb.cases import GemmCase
 from profdb.modelled.memory_bound import memory_bound_seconds, streaming_seconds
@@ -25,8 +25,9 @@ from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster
 from spec.origin import Origin
+from tests.ops import operations
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 H200 = read_cluster("h200", root=ROOT).gpu
 
 
@@ -167,22 +168,9 @@ ALIGNED_S = 1e-6
 ALIGNED = TimeEstimate(seconds=floats(ALIGNED_S), relative_std=floats(0.05), origin=ints(int(Origin.MEASURED)))
 
 
-def product(
-    m: int, k: int, n: int, layout: str = "NT", *, role: Role = Role.LOGITS, dtype: str = "bf16"
-) -> BatchedGemm:
-    return BatchedGemm(
-        module=Module.HEAD,
-        role=role,
-        phase=Phase.FORWARD,
-        batch=ints(1),
-        m=ints(m),
-        k=ints(k),
-        n=ints(n),
-        layout=layout,
-        dtype=dtype,
-        saved_bytes=floats(0.0),
-        parameters=ints(0),
-    )
+def product(m: int, k: int, n: int, layout: str = "NT", **more: Any) -> BatchedGemm:
+    """A product of the head."""
+    return operations.product(m, k, n, layout=layout, **{"module": Module.HEAD, "role": Role.LOGITS} | more)
 
 
 def told_s(op: BatchedGemm, measured: MeasuredExtents = NOTHING_MEASURED) -> float:

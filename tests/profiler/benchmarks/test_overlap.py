@@ -15,18 +15,8 @@ from profiler.benchmarks.overlap import launch_overlap, on_two_streams
 from spec.collectives import Collective
 from tests.profiler.fakes import Recorder, fake_world
 
-CASE = OverlapCase(
-    collective=Collective.ALL_GATHER,
-    size_bytes=4096,
-    intra=2,
-    inter=1,
-    siblings=1,
-    m=24,
-    k=16,
-    n=40,
-    products=3,
-    collectives=2,
-)
+GATHER = {"collective": Collective.ALL_GATHER, "size_bytes": 4096, "intra": 2, "inter": 1, "siblings": 1}
+CASE = OverlapCase(**GATHER, m=24, k=16, n=40, products=3, collectives=2)
 
 
 def with_counts(products: int, collectives: int) -> OverlapCase:

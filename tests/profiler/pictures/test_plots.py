@@ -58,21 +58,8 @@ def test_a_profile_of_little_draws_what_it_has(tmp_path: Path) -> None:
 
 def test_a_gpu_with_fp16_and_unfused_attention_alone_is_drawn(tmp_path: Path) -> None:
     cases = [GemmCase(m=m, k=256, n=256, layout="NT", dtype_in="fp16", dtype_out="fp16") for m in (256, 512)]
-    attention = [
-        AttentionCase(
-            q_len=length,
-            kv_len=length,
-            heads=8,
-            kv_heads=8,
-            qk_dim=64,
-            v_dim=64,
-            mask="causal",
-            direction="forward",
-            dtype="fp16",
-            kernel="core",
-        )
-        for length in (256, 512)
-    ]
+    sizes = {"heads": 8, "kv_heads": 8, "qk_dim": 64, "v_dim": 64, "dtype": "fp16", "kernel": "core"}
+    attention = [AttentionCase(batch=1, q_len=length, kv_len=length, **sizes) for length in (256, 512)]
     samples = tuple(Sample(case=case, trials_s=(1e-3,)) for case in (*cases, *attention))
     profile = ProfileDatabase(machine=MACHINE, samples=samples)
     assert {path.stem for path in draw_profile(profile, tmp_path)} == {"linear", "attention", "overview"}
@@ -131,18 +118,9 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     ],
 )
 def test_what_was_modelled_is_drawn_for_few_splits(origin: Origin, names: set[str]) -> None:
-    samples = tuple(
-        Sample(
-            case=CollectiveCase(
-                collective=Collective.ALL_GATHER, size_bytes=1024, intra=intra, inter=inter, siblings=8 // intra
-            ),
-            trials_s=(1e-3,),
-            origin=origin,
-        )
-        for intra in (1, 2, 8)
-        for inter in (1, 8, 64)
-        if intra * inter > 1
-    )
+    shapes = [{"intra": i, "inter": n, "siblings": 8 // i} for i in (1, 2, 8) for n in (1, 8, 64) if i * n > 1]
+    cases = [CollectiveCase(collective=Collective.ALL_GATHER, size_bytes=1024, **shape) for shape in shapes]
+    samples = tuple(Sample(case=case, trials_s=(1e-3,), origin=origin) for case in cases)
     drawn = worth_drawing(all_series(ProfileDatabase(machine=MACHINE, samples=samples)))
     assert {f"{one.intra} x {one.inter}" for one in drawn} == names
 

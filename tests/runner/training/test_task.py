@@ -1,7 +1,6 @@
 """What is task_of of a training run, and what is refused with one line."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ from runner.training.task import TrainRequest, TrainTask, check_model, check_pla
 from spec.errors import ConfigError
 from spec.mixers.attention import AttentionSpec, QkNormWeights
 from spec.model import ModelSpec, NormPlace
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 CPU = Device(kind="cpu")
 
 

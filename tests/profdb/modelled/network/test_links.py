@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ops.layout import Layout
-from ops.op import Axis, Comm, Phase
-from ops.roles import Module, Role
+from ops.op import Axis, Phase
+from ops.roles import Role
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.network.links import LONG_SHARE, OWN_CHUNK, CommGroup, network_rate, scale_up_rate
 from profdb.modelled.network.send_recv import ALL_TO_ALL_SHARE
@@ -18,6 +18,7 @@ from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.errors import ConfigError
+from tests.ops import operations
 
 ROOT = Path(__file__).resolve().parents[4]
 MESHED = ("mi300x", "mi355x", "ascend-910b")
@@ -42,13 +43,7 @@ def test_behind_a_switch_a_group_has_all_links() -> None:
 
 def gathered_s(cluster: ClusterSpec, ranks: int) -> float:
     """Seconds of a long all-gather of 8 GiB over ``ranks`` of one server."""
-    query = CollectiveQuery(
-        collective=Collective.ALL_GATHER,
-        size_bytes=ints([2**33]),
-        intra=ints([ranks]),
-        inter=ints([1]),
-        siblings=ints([1]),
-    )
+    query = CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=2**33, intra=ranks, inter=1, siblings=1)
     return float(ModelledCostModel(cluster=cluster).collective_s(query).seconds[0])
 
 
@@ -77,14 +72,7 @@ AMD_LINK = 16e9
 
 def seconds(axis: Axis, layout: Layout, cluster: ClusterSpec = PCIE) -> float:
     op_timer = OpTimer.on(cluster, ModelledCostModel(cluster=cluster))
-    comm = Comm(
-        module=Module.STEP,
-        role=Role.PARAMETER_GATHER,
-        phase=Phase.STEP,
-        collective=Collective.ALL_GATHER,
-        axis=axis,
-        size_bytes=ints(LONG),
-    )
+    comm = operations.comm(Role.PARAMETER_GATHER, Collective.ALL_GATHER, axis, LONG, phase=Phase.STEP)
     return float(op_timer.time(comm, layout).seconds[0])
 
 
@@ -131,15 +119,7 @@ def test_all_to_all_sends_half_of_it_over_the_link() -> None:
     """8 ranks: 4 of 8 parts to the other processor at a quarter of the link each."""
     layout = Layout.of(8, ep=8)
     op_timer = OpTimer.on(PCIE, ModelledCostModel(cluster=PCIE))
-    comm = Comm(
-        module=Module.MOE,
-        role=Role.DISPATCH,
-        phase=Phase.FORWARD,
-        collective=Collective.ALL_TO_ALL,
-        axis=Axis.EP,
-        size_bytes=ints(LONG),
-    )
-    predicted = float(op_timer.time(comm, layout).seconds[0])
+    predicted = float(op_timer.time(operations.exchange(LONG), layout).seconds[0])
     assert predicted == pytest.approx(LONG / 2 / (AMD_LINK / 4 * ALL_TO_ALL_SHARE), rel=1e-3)
 
 

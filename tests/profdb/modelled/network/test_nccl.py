@@ -1,7 +1,5 @@
 """Modelled collectives: NCCL's own tables and closed forms at both ends of the sizes, and what must hold between."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -39,8 +37,8 @@ from spec.arrays import floats, ints
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.collectives import GROUP_COLLECTIVES, Collective
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[4]
 NAMES = ("a100-sxm-80g", "h100-sxm", "b200", "gb200-nvl72", "l40s", "dgx1-v100", "aws-p4d", "cpu")
 CLUSTERS = {name: read_cluster(name, root=ROOT) for name in NAMES}
 A100, H100 = CLUSTERS["a100-sxm-80g"], CLUSTERS["h100-sxm"]

@@ -1,7 +1,6 @@
 """Collectives between nodes: steps that cross, NCCL's latencies, two-node trees, one rank a node, more nodes."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from profdb.modelled.network.links import (
     NVLS_TREE_START_S,
     ONE_RANK_SHARE,
     RATE_LOSS,
-    CommGroup,
     Protocol,
     link_latency_s,
     network_rate,
@@ -32,20 +30,17 @@ from profdb.modelled.network.nccl import (
     tree_seconds,
 )
 from profdb.modelled.network.send_recv import all_to_all_seconds, p2p_seconds
-from spec.arrays import floats, ints
+from spec.arrays import floats
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.units import MIB
+from tests.profdb.modelled.network.test_nccl import shape
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[4]
 H100, A100 = (read_cluster(name, root=ROOT) for name in ("h100-sxm", "a100-sxm-80g"))
 P4D, P5 = (read_cluster(name, root=ROOT) for name in ("aws-p4d", "aws-p5"))
 LONG = 64 * 2**30
-
-
-def shape(intra: int, inter: int, siblings: int = 1) -> CommGroup:
-    return CommGroup(intra=ints(intra), inter=ints(inter), siblings=ints(siblings))
 
 
 def with_latency(cluster: ClusterSpec, latency_s: float) -> ClusterSpec:

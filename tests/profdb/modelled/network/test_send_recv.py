@@ -1,7 +1,5 @@
 """One message: NCCL's start and hop, then the link's rate."""
 
-from pathlib import Path
-
 import pytest
 
 from profdb.modelled.network import links
@@ -9,8 +7,8 @@ from profdb.modelled.network.links import CommGroup, Protocol, link_latency_s, s
 from profdb.modelled.network.send_recv import p2p_seconds
 from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parents[4]
 PAIR = CommGroup(intra=ints(2), inter=ints(1), siblings=ints(1))
 
 

@@ -24,7 +24,7 @@ from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.problem.request import Request, read_request
+from solver.problem.request import read_request
 from solver.problem.requested_plan import parse_plan, plan_of
 from solver.problem.result import Answer
 from solver.search import search
@@ -32,7 +32,7 @@ from solver.times.op_times import OpTimer
 from spec.arrays import floats
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
-from tests.solver.questions import ROOT
+from tests.solver.questions import ROOT, request
 
 TINY = """model = dict(num_layers=2, hidden_size=64, num_attention_heads=4, vocab_size=512, mlp_ratio=2)
 data = dict(seq_len=64, micro_num=1, micro_bsz=1)
@@ -100,15 +100,8 @@ OF_THE_HOST = (HostCase(kind="launch"), HostCase(kind="call"))
 
 def asked(config: str, world_size: int, global_batch_tokens: int) -> Problem:
     """A model on H200s, answered by their sheet."""
-    request = Request(
-        root=ROOT,
-        config=ROOT / "configs" / config,
-        world_size=world_size,
-        global_batch_tokens=global_batch_tokens,
-        cluster="h200",
-        framework="megatron",
-    )
-    read = read_request(request)
+    sizes = {"global_batch_tokens": global_batch_tokens, "cluster": "h200", "framework": "megatron"}
+    read = read_request(request(config, world_size, **sizes))
     op_timer = OpTimer.on(read.cluster, ModelledCostModel(cluster=read.cluster))
     return Problem(model=read.config.model, job=read.job, cluster=read.cluster, op_timer=op_timer)
 

@@ -15,10 +15,8 @@ from profdb.store.data_file import load_profile, save_profile
 from spec.cluster.reader import read_cluster
 from spec.origin import Origin
 from tests.solver.questions import ROOT
+from tests.test_cases_of_a_search import TINY
 
-TINY = """model = dict(num_layers=2, hidden_size=64, num_attention_heads=4, vocab_size=512, mlp_ratio=2)
-data = dict(seq_len=64, micro_num=1, micro_bsz=1)
-"""
 PLAN = "strategy=mtp,tp=1,micro_batch=1"
 TAUGHT_S = 1e-3
 """Every case of the pretended device takes a millisecond."""

@@ -13,36 +13,12 @@ from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
-LLAMA = {
-    "recipe": "small_pretrain",
-    "kind": "perf",
-    "task": "pretrain",
-    "model": "llama3_8b",
-    "params_total": "",
-    "layers": "8",
-    "hidden": "1024",
-    "ffn": "4096",
-    "heads": "8",
-    "kv_heads": "8",
-    "head_dim": "128",
-    "vocab": "32000",
-    "seq_len": "4096",
-    "gpu": "h100",
-    "num_gpus": "8",
-    "precision": "bf16",
-    "tp": "1",
-    "pp": "1",
-    "vpp": "1",
-    "cp": "1",
-    "ep": "1",
-    "micro_batch": "1",
-    "global_batch": "16",
-    "recompute": "none",
-    "fsdp": "0",
-    "distributed_optimizer": "1",
-    "moe_dispatcher": "",
-    "needs": "",
-}
+CELLS = """
+recipe=small_pretrain kind=perf task=pretrain model=llama3_8b params_total= layers=8 hidden=1024 ffn=4096 heads=8
+kv_heads=8 head_dim=128 vocab=32000 seq_len=4096 gpu=h100 num_gpus=8 precision=bf16 tp=1 pp=1 vpp=1 cp=1 ep=1
+micro_batch=1 global_batch=16 recompute=none fsdp=0 distributed_optimizer=1 moe_dispatcher= needs=
+"""
+LLAMA = dict(cell.split("=") for cell in CELLS.split())
 
 
 def recipe(**cells: str) -> TunedRecipe:

@@ -130,63 +130,40 @@ def test_the_mask_reaches_the_kernel(mask: str) -> None:
     assert torch.equal(first[:, :, 0], second[:, :, 0]) == (mask == "causal")
 
 
-LOSSES = ("16bit", "fused", "unfused")
+# Kernels: operations of the forward | of the backward.
+OPERATIONS = """
+rmsnorm rmsnorm_torch: _fused_rms_norm pow | _fused_rms_norm_backward mul
+layernorm layernorm_torch: native_layer_norm | native_layer_norm_backward
+rotary: cat | mul
+swiglu causal_conv1d: silu | silu_backward
+gelu: gelu | gelu_backward
+add: add | add
+bias_dropout_add dropout: native_dropout bernoulli_ | native_dropout_backward mul
+bias: add | sum
+masked_softmax masked_softmax_unfused: _softmax | _softmax_backward_data
+cross_entropy: exp div_ | mul_
+cross_entropy_16bit cross_entropy_fused cross_entropy_unfused: _log_softmax | _log_softmax_backward_data
+embedding: embedding | embedding_dense_backward
+cast: _to_copy | _to_copy
+copy strided_copy: copy_ | copy_
+spread_unfused: copy_ linalg_vector_norm | none
+norm_reduce: linalg_vector_norm | none
+fill: zero_ | none
+accumulate accumulate_wide: none | add_
+accumulate_16bit: none | linalg_vector_norm
+accumulate_fp32: none | copy_
+rmsnorm_unfused: rsqrt mul | mul
+rotary_unfused: mul add | mul
+swiglu_unfused swiglu_halves_unfused: silu mul | silu_backward
+clamp_glu_unfused: clamp clamp_max cat | where
+expert_bias_unfused expert_bias_fp32_unfused: cat | sum
+quantize quantize_transpose: clamp | none
+permute: index_select | index_select
+"""
 KERNEL_OPERATIONS = {
-    **{(f"rmsnorm{one}", "forward"): ("_fused_rms_norm", "pow") for one in ("", "_torch")},
-    **{(f"rmsnorm{one}", "backward"): ("_fused_rms_norm_backward", "mul") for one in ("", "_torch")},
-    **{(f"layernorm{one}", "forward"): ("native_layer_norm",) for one in ("", "_torch")},
-    **{(f"layernorm{one}", "backward"): ("native_layer_norm_backward",) for one in ("", "_torch")},
-    ("rotary", "forward"): ("cat",),
-    ("rotary", "backward"): ("mul",),
-    ("swiglu", "forward"): ("silu",),
-    ("swiglu", "backward"): ("silu_backward",),
-    ("causal_conv1d", "forward"): ("silu",),
-    ("causal_conv1d", "backward"): ("silu_backward",),
-    ("gelu", "forward"): ("gelu",),
-    ("gelu", "backward"): ("gelu_backward",),
-    ("add", "forward"): ("add",),
-    ("add", "backward"): ("add",),
-    ("bias_dropout_add", "forward"): ("native_dropout", "bernoulli_"),
-    ("bias_dropout_add", "backward"): ("native_dropout_backward", "mul"),
-    ("bias", "forward"): ("add",),
-    ("bias", "backward"): ("sum",),
-    ("masked_softmax", "forward"): ("_softmax",),
-    ("masked_softmax", "backward"): ("_softmax_backward_data",),
-    ("dropout", "forward"): ("native_dropout", "bernoulli_"),
-    ("dropout", "backward"): ("native_dropout_backward", "mul"),
-    ("cross_entropy", "forward"): ("exp", "div_"),
-    ("cross_entropy", "backward"): ("mul_",),
-    **{(f"cross_entropy_{one}", "forward"): ("_log_softmax",) for one in LOSSES},
-    **{(f"cross_entropy_{one}", "backward"): ("_log_softmax_backward_data",) for one in LOSSES},
-    ("embedding", "forward"): ("embedding",),
-    ("embedding", "backward"): ("embedding_dense_backward",),
-    ("cast", "forward"): ("_to_copy",),
-    ("cast", "backward"): ("_to_copy",),
-    **{(kernel, "forward"): ("copy_",) for kernel in ("copy", "strided_copy")},
-    **{(kernel, "backward"): ("copy_",) for kernel in ("copy", "strided_copy")},
-    ("spread_unfused", "forward"): ("copy_", "linalg_vector_norm"),
-    ("norm_reduce", "forward"): ("linalg_vector_norm",),
-    ("fill", "forward"): ("zero_",),
-    ("accumulate", "backward"): ("add_",),
-    ("accumulate_16bit", "backward"): ("linalg_vector_norm",),
-    ("accumulate_wide", "backward"): ("add_",),
-    ("rmsnorm_unfused", "forward"): ("rsqrt", "mul"),
-    ("rotary_unfused", "forward"): ("mul", "add"),
-    **{(kernel, "backward"): ("mul",) for kernel in ("rmsnorm_unfused", "rotary_unfused")},
-    **{(kernel, "forward"): ("silu", "mul") for kernel in ("swiglu_unfused", "swiglu_halves_unfused")},
-    **{(kernel, "backward"): ("silu_backward",) for kernel in ("swiglu_unfused", "swiglu_halves_unfused")},
-    ("masked_softmax_unfused", "forward"): ("_softmax",),
-    ("masked_softmax_unfused", "backward"): ("_softmax_backward_data",),
-    ("accumulate_fp32", "backward"): ("copy_",),
-    ("clamp_glu_unfused", "forward"): ("clamp", "clamp_max", "cat"),
-    ("clamp_glu_unfused", "backward"): ("where",),
-    ("expert_bias_unfused", "forward"): ("cat",),
-    ("expert_bias_unfused", "backward"): ("sum",),
-    ("expert_bias_fp32_unfused", "forward"): ("cat",),
-    ("expert_bias_fp32_unfused", "backward"): ("sum",),
-    **{(kernel, "forward"): ("clamp",) for kernel in ("quantize", "quantize_transpose")},
-    ("permute", "forward"): ("index_select",),
-    ("permute", "backward"): ("index_select",),
+    kernel: dict(zip(("forward", "backward"), operations.split(" | "), strict=True))
+    for kernels, operations in (line.split(": ") for line in OPERATIONS.strip().splitlines())
+    for kernel in kernels.split()
 }
 
 
@@ -200,7 +177,7 @@ def test_every_kernel_runs_its_operation_on_rows_x_width(
     case = MemoryBoundCase(kernel=kernel, direction=direction, rows=12, width=256)
     monkeypatch.setattr(memory_bound, "compiled_kernels", frozenset)  # what a compiler would fuse
     with recording(case) as recorder:
-        runs = recorder.of(*KERNEL_OPERATIONS[kernel, direction])
+        runs = recorder.of(*KERNEL_OPERATIONS[kernel][direction].split())
         assert runs
         sizes = {tensor.numel() for tensors in runs for tensor in tensors}
         halves = 12 * 256 // 2  # rotary works on halves of its channels

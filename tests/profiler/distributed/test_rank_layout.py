@@ -66,13 +66,11 @@ def test_tasks_per_node(text: str, tasks: int) -> None:
     "environ",
     [
         {**TORCHRUN, "RANK": "eleven"},
-        {**TORCHRUN, "RANK": "-1"},
         {**TORCHRUN, "RANK": "32", "LOCAL_RANK": "0"},
         {**TORCHRUN, "WORLD_SIZE": "0"},
         {**TORCHRUN, "LOCAL_WORLD_SIZE": "5"},
         {**TORCHRUN, "LOCAL_RANK": "4"},
         {**SLURM, "SLURM_TASKS_PER_NODE": "8(x3),4"},
-        {**SLURM, "SLURM_TASKS_PER_NODE": "many"},
         {**SLURM, "SLURM_LOCALID": "1"},  # cyclic distribution: rank 11 would be local rank 2
         {**SLURM, "SLURM_JOB_NODELIST": ""},
         {**TORCHRUN, "MASTER_PORT": "0"},

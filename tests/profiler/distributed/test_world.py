@@ -42,14 +42,14 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def as_slurm_would(rank: int, port: str, nodes: int = 1) -> dict[str, str]:
-    """The environment of one task out of two on each node."""
+def as_slurm_would(rank: int, port: str, nodes: int = 1, tasks: int = 2) -> dict[str, str]:
+    """The environment of one of the ``tasks`` on each node."""
     return environment(
         SLURM_PROCID=str(rank),
-        SLURM_NPROCS=str(2 * nodes),
-        SLURM_LOCALID=str(rank % 2),
+        SLURM_NPROCS=str(tasks * nodes),
+        SLURM_LOCALID=str(rank % tasks),
         SLURM_NNODES=str(nodes),
-        SLURM_TASKS_PER_NODE=f"2(x{nodes})",
+        SLURM_TASKS_PER_NODE=f"{tasks}(x{nodes})",
         SLURM_JOB_NODELIST="localhost",
         SLURM_JOB_ID="7",
         MASTER_ADDR="127.0.0.1",

@@ -8,14 +8,14 @@ import pytest
 
 from runner.comparison.logged_run import logged_run
 from solver.plans.plan_table import Plan
-from solver.problem.request import Request, read_request
+from solver.problem.request import read_request
 from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.units import GIB, MIB
 from tests.runner.comparison import made_logs
 from tests.runner.comparison.made_logs import DEEPSPEED, INTERNEVO, MEGATRON, TORCHTITAN
+from tests.solver.questions import request
 
-ROOT = Path(__file__).resolve().parents[3]
 PATH = Path("train.log")
 PLAN = Plan(strategy="mtp", preset="megatron", tp=2, dp=2, zero_stage=0, zero_size=1, micro_batch=1, num_micro=4)
 
@@ -23,14 +23,7 @@ PLAN = Plan(strategy="mtp", preset="megatron", tp=2, dp=2, zero_stage=0, zero_si
 @pytest.fixture(scope="module")
 def job() -> JobSpec:
     """8 sequences of 256 tokens a step on 4 GPUs."""
-    request = Request(
-        root=ROOT,
-        config=ROOT / "configs" / "tiny_internlm2.py",
-        world_size=4,
-        global_batch_tokens=2048,
-        cluster="h100-sxm",
-    )
-    return read_request(request).job
+    return read_request(request("tiny_internlm2.py", 4, global_batch_tokens=2048, cluster="h100-sxm")).job
 
 
 def test_megatron(job: JobSpec) -> None:

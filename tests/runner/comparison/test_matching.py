@@ -24,27 +24,17 @@ from runner.traces.trace_file import (
 from solver.plans.plan_table import Plan
 from solver.problem.loading import load_problem
 from solver.problem.problem import Problem
-from solver.problem.request import Request
 from solver.problem.requested_plan import parse_plan, plan_of
 from tests.runner.traces.made_traces import trace_of
+from tests.solver.questions import request
 from workload.stage_work import stage_works
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
 def question() -> tuple[Problem, Plan]:
     """Two stages of two tensor-parallel ranks."""
-    request = Request(
-        root=ROOT,
-        config=ROOT / "configs" / "tiny_internlm2.py",
-        world_size=4,
-        global_batch_tokens=2048,
-        cluster="h100-sxm",
-        framework="megatron",
-        missing="modelled",
-    )
-    question = load_problem(request).problem
+    sizes = {"global_batch_tokens": 2048, "cluster": "h100-sxm", "framework": "megatron", "missing": "modelled"}
+    question = load_problem(request("tiny_internlm2.py", 4, **sizes)).problem
     return question, plan_of(parse_plan("tp=2,pp=2,strategy=fsp,micro_batch=1"), question, "--plan")
 
 

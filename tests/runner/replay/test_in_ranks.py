@@ -12,7 +12,7 @@ import pytest
 import run_workload
 from runner.logs.log import Log
 from tests.patience import patiently
-from tests.profiler.distributed.test_world import environment, free_port
+from tests.profiler.distributed.test_world import as_slurm_would, environment, free_port
 
 pytestmark = [pytest.mark.distributed, pytest.mark.nightly]
 
@@ -39,28 +39,13 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "tiny_workload-stage0.csv"
 
 
-def as_slurm_would(rank: int, port: str) -> dict[str, str]:
-    """One task of four on a node."""
-    return environment(
-        SLURM_PROCID=str(rank),
-        SLURM_NPROCS="4",
-        SLURM_LOCALID=str(rank),
-        SLURM_NNODES="1",
-        SLURM_TASKS_PER_NODE="4",
-        SLURM_JOB_NODELIST="localhost",
-        SLURM_JOB_ID="7",
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=port,
-    )
-
-
 def ends(workload: Path, results: Path, way: str, limit_s: float = LIMIT_S) -> list[tuple[int, str]]:
     """Exit status and stderr of every rank; one that is stopped is killed when the others have ended."""
     port = free_port()
     script = Path(__file__).with_name("one_of_four.py")
     command = [sys.executable, str(script), str(workload), str(results), way, str(limit_s)]
     ranks = [
-        subprocess.Popen(command, env=as_slurm_would(rank, port), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(command, env=as_slurm_would(rank, port, tasks=4), cwd=ROOT, stderr=subprocess.PIPE, text=True)
         for rank in range(4)
     ]
     result = []

@@ -19,8 +19,8 @@ from runner.replay.program import (
     task_from_request,
     task_name,
 )
-from solver.problem.request import Request
 from spec.errors import ConfigError
+from tests.solver.questions import request
 from workload.aicb.csv_workload import EPOCH_END, Arguments, GeneralItem, Workload
 from workload.diagnostics import WorkloadError
 
@@ -221,14 +221,7 @@ def test_names_of_results() -> None:
     assert task_name(Path("mine.csv")) == "mine"
 
 
-ROOT = Path(__file__).resolve().parents[3]
-REQUEST = Request(
-    root=ROOT,
-    config=ROOT / "configs" / "tiny_internlm2.py",
-    cluster="h100-sxm",
-    framework="megatron",
-    missing="modelled",
-)
+REQUEST = request("tiny_internlm2.py", 0, cluster="h100-sxm", framework="megatron", missing="modelled")
 
 
 @pytest.fixture(scope="module")

@@ -167,43 +167,43 @@ def test_a_kernel_of_nccl_that_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "part"),
+    ("name", "part", "direction"),
     [
-        ("nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT", Part.PRODUCT),
-        ("ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn", Part.PRODUCT),
-        ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<X>>(X)", Part.PRODUCT),
-        ("void flash::flash_bwd_dot_do_o_kernel<X>(Flash_bwd_params)", Part.ATTENTION),
-        ("void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<X>>>", Part.ATTENTION),
-        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", Part.ATTENTION),
-        ("triton_tem_fused_flex_attention_0", Part.ATTENTION),
-        ("triton_tem_fused_mm_t_3", Part.PRODUCT),
-        ("void cudnn::fusion::convert_dq_to_16bits<true>(X)", Part.ATTENTION),
-        ("Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT256x256x64", Part.PRODUCT),
-        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(X)", Part.ATTENTION),
-        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<X>(X)", Part.OPTIMIZER),
-        ("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_0", Part.KERNEL),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)", Part.KERNEL),
+        ("nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT", Part.PRODUCT, None),
+        ("ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn", Part.PRODUCT, None),
+        ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<X>>(X)", Part.PRODUCT, None),
+        ("triton_tem_fused_mm_t_3", Part.PRODUCT, None),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT256x256x64", Part.PRODUCT, None),
+        ("void flash::flash_bwd_dot_do_o_kernel<X>(Flash_bwd_params)", Part.ATTENTION, "backward"),
+        (
+            "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<X>>>",
+            Part.ATTENTION,
+            "forward",
+        ),
+        ("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnBwdSm90<X>>>", Part.ATTENTION, "backward"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", Part.ATTENTION, "forward"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_3", Part.ATTENTION, "backward"),
+        ("void cudnn::fusion::convert_dq_to_16bits<true>(X)", Part.ATTENTION, "backward"),
+        ("triton_tem_fused_flex_attention_0", Part.ATTENTION, "forward"),
+        ("triton_tem_fused_flex_attention_backward_zeros_1", Part.ATTENTION, "backward"),
+        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(X)", Part.ATTENTION, "forward"),
+        ("fmha_cutlassB_bf16_aligned_64x64_k64_sm80(X)", Part.ATTENTION, "backward"),
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<X>(X)", Part.OPTIMIZER, None),
+        ("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_0", Part.KERNEL, None),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)",
+            Part.KERNEL,
+            None,
+        ),
     ],
 )
-def test_names_of_kernels(name: str, part: Part) -> None:
+def test_a_kernels_name_says_its_part_and_of_attention_its_direction(
+    name: str, part: Part, direction: str | None
+) -> None:
     assert kernel_part(name) is part
-
-
-@pytest.mark.parametrize(
-    ("name", "backward"),
-    [
-        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_3", True),
-        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7", False),
-        ("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnBwdSm90<X>>>", True),
-        ("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<X>>>", False),
-        ("fmha_cutlassB_bf16_aligned_64x64_k64_sm80(X)", True),
-        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(X)", False),
-        ("triton_tem_fused_flex_attention_backward_zeros_1", True),
-    ],
-)
-def test_the_direction_of_an_attention_is_in_its_kernels_name(name: str, backward: bool) -> None:
-    (one,) = launches_of(event(name, 10, 5, "kernel")).launches
-    assert one.key.direction == ("backward" if backward else "forward")
+    if part is Part.ATTENTION:
+        (one,) = launches_of(event(name, 10, 5, "kernel")).launches
+        assert one.key.direction == direction
 
 
 # A GPU's trace as torch and Kineto write it, which says of some kernels nothing where they stand.
@@ -218,8 +218,25 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> StepLaunches:
     return step_launches(held)
 
 
-def seconds_of(result: StepLaunches, key: Key) -> list[float]:
-    return [round(one.seconds * 1e6, 3) for one in result.launches if one.key == key]
+@pytest.mark.parametrize(
+    ("key", "took_us"),
+    [
+        # a linked collective says its bytes and group; gathers in one call are as long as all of them
+        (collective_key("all_gather", 2 * 2 * 2048 * 4096, 2), [80.0] * 2),
+        (collective_key("all_gather", 2600 * 2, None), [30.0] * 2),
+        # what follows a work that never ends is no part of it
+        (product_key(1, 4096, 2048, 4096, "backward"), [50.0] * 2),
+        (product_key(1, 4096, 2048, 4096, "forward"), [45.0] * 2),
+        # a product past torch has its sum; three kernels of cuDNN are one backward
+        (Key(part=Part.PRODUCT, what="product", direction="forward"), [44.0] * 2),
+        (Key(part=Part.ATTENTION, what="attention", direction="backward"), [20.0] * 2),
+        # a kernel that ends a group is the group's calls: a send and a receipt share its 100 us, also where it runs on
+        # into the next step; calls of one rank, of another thread and of another kind are none of it
+        (collective_key("p2p", BYTES_OF_MESSAGE, 2), [50.0] * 4),
+    ],
+)
+def test_launches_last_as_long_as_their_kernels(result: StepLaunches, key: Key, took_us: list[float]) -> None:
+    assert [round(one.seconds * 1e6, 3) for one in result.launches if one.key == key] == took_us
 
 
 def test_every_kernel_of_both_steps_is_there_once(result: StepLaunches) -> None:
@@ -230,39 +247,11 @@ def test_every_kernel_of_both_steps_is_there_once(result: StepLaunches) -> None:
     assert result.num_steps == 2
 
 
-def test_a_linked_collective_says_its_bytes_and_group(result: StepLaunches) -> None:
-    key = collective_key("all_gather", 2 * 2 * 2048 * 4096, 2)
-    assert seconds_of(result, key) == [80.0, 80.0]
-
-
-def test_a_kernel_that_ends_a_group_is_the_calls_of_the_group(result: StepLaunches) -> None:
-    """A send and a receipt share its 100 us; that of the first step runs on into the second. Calls of
-    one rank, of another thread and of another kind are none of it."""
-    key = collective_key("p2p", BYTES_OF_MESSAGE, 2)
-    assert seconds_of(result, key) == [50.0] * 4
-    one, other = [one for one in result.launches if one.key == key][:2]
+def test_calls_of_a_group_follow_each_other_and_an_attention_has_its_pairs(result: StepLaunches) -> None:
+    one, other = [one for one in result.launches if one.key.what == "p2p"][:2]
     assert other.start_s == pytest.approx(one.start_s + 50e-6)
-
-
-def test_gathers_in_one_call_are_as_long_as_all_of_them(result: StepLaunches) -> None:
-    assert seconds_of(result, collective_key("all_gather", 2600 * 2, None)) == [30.0, 30.0]
-
-
-def test_what_follows_a_work_that_never_ends_is_no_part_of_it(result: StepLaunches) -> None:
-    for direction, took_us in (("backward", 50.0), ("forward", 45.0)):
-        assert seconds_of(result, product_key(1, 4096, 2048, 4096, direction)) == [took_us] * 2
-
-
-def test_a_product_past_torch_has_its_sum_and_an_attention_its_pairs(result: StepLaunches) -> None:
-    unsaid = Key(part=Part.PRODUCT, what="product", direction="forward")
-    assert seconds_of(result, unsaid) == [44.0, 44.0]
     pairs = {one.pairs for one in result.launches if one.name.startswith("aten::_flash")}
     assert pairs == {16 * 4096 * 4097 / 2}
-
-
-def test_three_kernels_of_cudnn_are_one_backward(result: StepLaunches) -> None:
-    key = Key(part=Part.ATTENTION, what="attention", direction="backward")
-    assert seconds_of(result, key) == [20.0, 20.0]
 
 
 def test_idle_is_what_neither_stream_covers(result: StepLaunches) -> None:

@@ -2,11 +2,13 @@
 
 import ast
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = frozenset({"gen_profiler_data", "simulation_train_formulaic", "run_workload"})
 PACKAGES = ("spec", "ops", "profdb", "profiler", "solver", "workload", "runner", "pss")
 
@@ -45,6 +47,15 @@ def project_files(root: Path) -> list[Path]:
             if not any(skipped.match(part) for part in path.relative_to(root).parts[:-1])
         ]
     return sorted(path for path in found if path.is_file())
+
+
+def copy_project(folder: Path, without: tuple[str, ...] = ()) -> None:
+    """The project's files in another folder, but for what lies in some folders at its top."""
+    for path in project_files(ROOT):
+        place = folder / path.relative_to(ROOT)
+        if path.relative_to(ROOT).parts[0] not in without:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, place)
 
 
 def python_sources(root: Path) -> list[Source]:

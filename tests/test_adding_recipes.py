@@ -1,14 +1,12 @@
 """Each recipe of docs/adding.md is carried out in a copy of the tree, and prices with what it added."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.architecture import project_files
+from tests.architecture import ROOT, copy_project
 from tests.recipes import Block, Recipe, carry_out, changed, recipes_of, run
 
-ROOT = Path(__file__).resolve().parents[1]
 RECIPES = recipes_of((ROOT / "docs" / "adding.md").read_text(encoding="utf-8"))
 KINDS = (
     "parallel strategy",
@@ -30,12 +28,7 @@ KINDS = (
 def tree(tmp_path: Path) -> Path:
     """A copy of the project without tests, docs and pictures; profiles are linked."""
     folder = tmp_path / "tree"
-    for path in project_files(ROOT):
-        place = path.relative_to(ROOT)
-        if place.parts[0] in ("tests", "docs", "prof_data", ".ci"):
-            continue
-        (folder / place.parent).mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, folder / place)
+    copy_project(folder, without=("tests", "docs", "prof_data", ".ci"))
     (folder / "prof_data").mkdir()
     (folder / "prof_data" / "data.pt").symlink_to(ROOT / "prof_data" / "data.pt")
     return folder

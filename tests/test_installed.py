@@ -18,9 +18,8 @@ from packaging.utils import canonicalize_name
 
 from spec.files import shipped_config, shipped_folder
 from spec.program.command import DISTRIBUTION, VERSION
-from tests.architecture import PACKAGES, SCRIPTS, project_files
+from tests.architecture import PACKAGES, ROOT, SCRIPTS, copy_project, project_files
 
-ROOT = Path(__file__).resolve().parents[1]
 OURS = frozenset(PACKAGES) | SCRIPTS
 
 
@@ -76,11 +75,7 @@ def test_shipped_files_are_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the project, beside the requirements of the one that runs the tests; its bin folder."""
     source = tmp_path_factory.mktemp("source")
-    for path in project_files(ROOT):
-        if path.parts[len(ROOT.parts)] not in ("tests", "benchmarks", "docs"):
-            place = source / path.relative_to(ROOT)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(path.read_bytes())
+    copy_project(source, without=("tests", "benchmarks", "docs"))
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"

@@ -18,7 +18,7 @@ from profdb.coverage import needs_of
 from profdb.importers.aiob import AiobRun, module_samples
 from profdb.store.data_file import load_profile
 from profiler.cases.model_cases import model_cases
-from solver.plans.plan_table import PlanTable
+from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
@@ -77,8 +77,12 @@ def asked(model: ModelSpec, framework: str = "megatron", world_size: int = 1) ->
     return question(model=model, world_size=world_size, sequences=8, seq_len=SEQ, preset=framework_preset(framework))
 
 
-def priced(ask: Problem, typed: str) -> Answer:
-    (answer,) = price_plan(ask, PlanTable.of(plan_of(parse_plan(typed), ask, "test")))
+def planned(ask: Problem, typed: str = "strategy=mtp,tp=1,pp=1,micro_batch=1") -> Plan:
+    return plan_of(parse_plan(typed), ask, "test")
+
+
+def priced(ask: Problem) -> Answer:
+    (answer,) = price_plan(ask, PlanTable.of(planned(ask)))
     return answer
 
 
@@ -168,21 +172,19 @@ def saved(layer: Pass) -> float:
 def test_a_layer_of_it_is_priced_and_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each product three times, the scan's 3 reads and writes forward and 5 backward; twice the scan's bytes take
     twice its time, and one layer more holds what one layer saves."""
-    typed = "strategy=mtp,tp=1,pp=1,micro_batch=1,recompute=none"
     ask = asked(config(tmp_path).model)
     layer = written(ask.model, ask.job, "mtp", Layout.of(1)).blocks[0]
     own = [op for op in (*layer.forward, *layer.backward) if op.name in ("mixer.project", "mixer.core", "mixer.out")]
     scan_s = (3 + 5) * 2 * SEQ * WIDTH / MEMORY_BANDWIDTH
     products_s = 3 * 2 * SEQ * HIDDEN * (2 * WIDTH + WIDTH) / FLOPS
-    assert sum(float(kernel_s(FlatCostModel(), op).seconds[0]) for op in own) == pytest.approx(
-        scan_s + products_s, rel=1e-12
-    )
-    before = priced(ask, typed)
+    told_s = sum(float(kernel_s(FlatCostModel(), op).seconds[0]) for op in own)
+    assert told_s == pytest.approx(scan_s + products_s, rel=1e-12)
+    before = priced(ask)
     monkeypatch.setitem(KERNELS, SCAN, replace(TRAFFIC, forward_reads=5, backward_reads=8))
     micro_batches, layers = 8, 2
     more_s = micro_batches * layers * scan_s
-    assert priced(ask, typed).step_s - before.step_s == pytest.approx(more_s, rel=1e-9)
-    longer = priced(asked(config(tmp_path, count=3).model), typed)
+    assert priced(ask).step_s - before.step_s == pytest.approx(more_s, rel=1e-9)
+    longer = priced(asked(config(tmp_path, count=3).model))
     kept = 2 * SEQ * (2 * HIDDEN + 2 * WIDTH + WIDTH) + 2 * SEQ * (2 * HIDDEN + 3 * FFN)
     assert longer.memory_bytes["activations"] - before.memory_bytes["activations"] == kept
     assert longer.mfu > 0
@@ -196,7 +198,7 @@ def test_rules_ask_it_what_tp_must_divide_and_how_cp_may_cut(tmp_path: Path) -> 
     ask = asked(model, world_size=8)
 
     def broken(typed: str, ask: Problem = ask) -> tuple[str, ...]:
-        return broken_rules(ask, plan_of(parse_plan(f"{typed},pp=1,micro_batch=1"), ask, "test"))
+        return broken_rules(ask, planned(ask, f"{typed},pp=1,micro_batch=1"))
 
     assert broken("strategy=fsp,tp=4") == ()
     assert broken("strategy=fsp,tp=8") == ("heads do not divide by tp",)
@@ -225,13 +227,11 @@ def test_what_is_written_for_attention_refuses_it_by_name(tmp_path: Path) -> Non
     found = config(tmp_path)
     for framework, export in (("megatron", megatron_settings), ("internevo", internevo_settings)):
         ask = asked(found.model, framework)
-        plan = plan_of(parse_plan("strategy=mtp,tp=1,pp=1,micro_batch=1"), ask, "test")
         with pytest.raises(ExportError, match="attention, not of recurrence"):
-            export(ask, plan)
+            export(ask, planned(ask))
     ask = asked(found.model, "deepspeed", world_size=2)
-    plan = plan_of(parse_plan("strategy=mtp,tp=2,pp=1,micro_batch=1"), ask, "test")
     with pytest.raises(ExportError, match="attention, not of recurrence"):
-        deepspeed_settings(ask, plan)
+        deepspeed_settings(ask, planned(ask, "strategy=mtp,tp=2,pp=1,micro_batch=1"))
 
 
 def test_layers_of_two_kinds_are_not_taken_for_the_first(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_layers_of_two_kinds_are_not_taken_for_the_first(tmp_path: Path) -> None
     path.write_text(CONFIG.format(blocks=ATTENTION + RECURRENT.format(count=3, heads=HEADS)), encoding="utf-8")
     found = read_config(path)
     ask = asked(found.model)
-    plan = plan_of(parse_plan("strategy=mtp,tp=1,pp=1,micro_batch=1"), ask, "test")
+    plan = planned(ask)
     with pytest.raises(ExportError, match="attention, not of recurrence"):
         megatron_settings(ask, plan)
     with pytest.raises(ConfigError, match="layers of attention, not attention, recurrence"):
@@ -267,9 +267,8 @@ def test_a_block_may_end_with_its_mixer(tmp_path: Path) -> None:
     assert sum(int(op.parameters[0]) for op in ops.forward) == layer
     assert {op.module for op in ops.forward} == {Module.ATTENTION}
     ask = asked(model)
-    assert priced(ask, "strategy=mtp,tp=1,pp=1,micro_batch=1").step_s > 0
+    assert priced(ask).step_s > 0
     for framework, export in (("megatron", megatron_settings), ("internevo", internevo_settings)):
         ask = asked(model, framework)
-        plan = plan_of(parse_plan("strategy=mtp,tp=1,pp=1,micro_batch=1"), ask, "test")
         with pytest.raises(ExportError, match="without a feed-forward network"):
-            export(ask, plan)
+            export(ask, planned(ask))

@@ -4,8 +4,6 @@ Priced from the A100 sheet alone. The forward of this table also gave the sheet 
 backward and what is recomputed did not.
 """
 
-from pathlib import Path
-
 import pytest
 
 from ops.block import model_ops
@@ -17,28 +15,11 @@ from solver.times.op_times import OpTimer
 from spec.cluster.reader import read_cluster
 from spec.frameworks import framework_preset
 from spec.job import JobSpec, precision_of
-from spec.mixers.attention import AttentionKind, AttentionSpec
-from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
+from spec.readers.read_config import read_config
+from tests.solver.questions import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 CLUSTER = read_cluster("a100-sxm-80g", root=ROOT)
-HEADS = AttentionSpec(
-    kind=AttentionKind.MHA, num_heads=64, num_kv_heads=64, qk_dim=96, v_dim=96, qkv_bias=True, out_bias=True
-)
-LAYER = BlockSpec(
-    mixer=HEADS, mlp=MlpSpec(ffn_hidden=4 * 6144, gated=False, bias=True, activation="gelu"), norm=NormKind.LAYER
-)
-MODEL = ModelSpec(
-    name="22B",
-    hidden=6144,
-    vocab=51200,
-    blocks=(BlockRun(block=LAYER, count=48),),
-    source="arXiv 2205.05198 table 3",
-    tied_embeddings=True,
-    position=PositionKind.LEARNED,
-    max_positions=2048,
-    norm=NormKind.LAYER,
-)
+MODEL = read_config(ROOT / "configs" / "22B_gpt.toml").model
 JOB = JobSpec(
     world_size=8,
     seq_len=2048,

@@ -4,9 +4,7 @@ Megatron-Bridge, perf_recipes (commit 067f987d): llama/h100/llama31.py and qwen/
 shipped for a GPU fits there. Qwen3-30B-A3B: huggingface.co/Qwen/Qwen3-30B-A3B config.json.
 """
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -14,24 +12,6 @@ import simulation_train_formulaic as script
 from pss.plans import NOT_FEASIBLE
 from tests.pages import ROOT
 
-QWEN3_30B = {
-    "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "vocab_size": 151936,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "norm_topk_prob": True,
-    "hidden_act": "silu",
-    "rope_theta": 1000000.0,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-}
 LLAMA = "strategy=fsp,tp=8,cp=2,pp=8,vpp=8,micro_batch=1,zero_stage=1,recompute=none"
 QWEN = "strategy=mtp,ep=8,etp=1,micro_batch=8,zero_stage=1,recompute=none"
 FP32 = "data_parallel.fp32_gradients=true"
@@ -53,14 +33,10 @@ class Recipe:
     job: str = "dropout=false"
     otherwise: str = FP32
 
-    def words(self, folder: Path) -> list[str]:
-        path = ROOT / "configs" / self.config
-        if not path.exists():
-            path = folder / self.config
-            path.write_text(json.dumps(QWEN3_30B))
+    def words(self) -> list[str]:
         tokens = self.sequences * self.seq_len
         return (
-            f"--config {path} --cluster {self.cluster} --world_size {self.world_size} --seq_len {self.seq_len} "
+            f"--config configs/{self.config} --cluster {self.cluster} --world_size {self.world_size} --seq_len {self.seq_len} "
             f"--global_batch_size {tokens} --framework megatron-bridge --job {self.job} --plan {self.plan}"
         ).split()
 
@@ -70,14 +46,14 @@ class Recipe:
     [
         Recipe("405B_llama3.py", "h100-sxm", 1024, 8192, 1536, LLAMA),
         Recipe("405B_llama3.py", "h100-sxm", 512, 8192, 768, LLAMA),
-        Recipe("config.json", "b300", 8, 4096, 512, QWEN, GRAPHS, f"{FP32},loss.fused=false"),
+        Recipe("30B_qwen3_moe.json", "b300", 8, 4096, 512, QWEN, GRAPHS, f"{FP32},loss.fused=false"),
     ],
 )
 def test_a_recipe_is_feasible_with_its_settings_and_not_with_megatron_s(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    words = recipe.words(tmp_path)
+    words = recipe.words()
     assert script.main(words) == 0
     assert script.main([*words, "--job", recipe.otherwise]) == NOT_FEASIBLE
 
@@ -89,10 +65,8 @@ def test_a_recipe_is_feasible_with_its_settings_and_not_with_megatron_s(
         (Recipe("80B_qwen3_next.json", "h100-sxm", 128, 4096, 1024, NEXT), "bf16"),
     ],
 )
-def test_hybrids_fit_as_their_recipes_run_them(
-    recipe: Recipe, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hybrids_fit_as_their_recipes_run_them(recipe: Recipe, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Megatron-Bridge, perf_recipes/nemotronh/gb200/nemotronh.py (nemotron_3_nano_pretrain_8gpu_gb200_fp8mx_config) and
     perf_recipes/qwen/h100/qwen3_moe.py (qwen3_next_80b_a3b_pretrain_128gpu_h100_bf16_config)."""
     monkeypatch.chdir(ROOT)
-    assert script.main([*recipe.words(tmp_path), "--precision", precision]) == 0
+    assert script.main([*recipe.words(), "--precision", precision]) == 0

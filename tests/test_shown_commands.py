@@ -9,7 +9,6 @@ import inspect
 import io
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,9 +21,9 @@ import pytest
 from profdb.cases import GemmCase
 from profdb.sample import Sample
 from profiler.journal import Journal
-from tests.architecture import project_files
+from tests.architecture import ROOT, copy_project
+from tests.fuzz.measured_seeds import STEPS
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     "README.md",
     "AGENTS.md",
@@ -46,12 +45,6 @@ STANDS_FOR = re.compile(r"(?:\$?[A-Z]+(?:\W.*)?|<.*>|\.\.\.)")
 SCRIPT = re.compile(r"(?:\w+/)*\w+\.py")
 # What a page shows as a mistake.
 WRONG_ON_PURPOSE = frozenset({"-model_size"})
-# What the calibration of one's own cluster starts from: seconds that somebody measured.
-STEPS = """config,world_size,global_batch,measured_step_s,plan
-configs/7B_internlm2.py,128,4194304,6.0,"strategy=fsp,tp=2"
-configs/7B_internlm2.py,128,4194304,6.9,"strategy=fsp,tp=4"
-configs/7B_internlm2.py,128,4194304,7.2,"strategy=fsp,tp=4,pp=2"
-"""
 
 
 def shown(page: str, pattern: re.Pattern[str]) -> list[str]:
@@ -125,11 +118,8 @@ def test_commands_are_found() -> None:
 def tree(tmp_path: Path) -> Path:
     """A copy of the project in which a command may write, with steps and a journal as somebody measured them."""
     folder = tmp_path / "tree"
-    for path in project_files(ROOT):
-        place = folder / path.relative_to(ROOT)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, place)
-    (folder / "steps.csv").write_text(STEPS)
+    copy_project(folder)
+    (folder / "steps.csv").write_bytes(STEPS)
     (folder / "iplist").write_text("node-1\nnode-2\n")
     journal = Journal.open(folder / "data.pt.journal", "Chip")
     journal.append(Sample(case=GemmCase(m=64, k=64, n=64), trials_s=(1e-5, 2e-5)))

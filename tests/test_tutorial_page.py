@@ -5,7 +5,6 @@ they are printed."""
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from simulation_train_formulaic import main
-from tests.architecture import project_files
+from tests.architecture import ROOT, copy_project
 from tests.test_questions_page import BLOCK, heads
 
-ROOT = Path(__file__).resolve().parent.parent
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 ASKED = ["--config", "configs/8B_llama3.py", "--run_all_solu"]
 BATCH = ["--global_batch_size", "4194304"]
@@ -25,10 +23,7 @@ BATCH = ["--global_batch_size", "4194304"]
 @pytest.mark.nightly
 @pytest.mark.distributed
 def test_the_tutorial_runs_from_its_first_command_to_its_last(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    for path in project_files(ROOT):
-        place = tmp_path / path.relative_to(ROOT)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, place)
+    copy_project(tmp_path)
     text = TUTORIAL.read_text(encoding="utf-8")
     python = shlex.quote(sys.executable)
     launcher = f"{python} -m torch.distributed.run"

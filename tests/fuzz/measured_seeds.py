@@ -8,6 +8,7 @@ from profdb.store.case_file import WeighedCase, write_cases
 from profdb.store.data_file import save_profile
 from profiler.journal import Journal
 from tests.fuzz.command import Command
+from tests.profdb.importers.test_nccl_tests import GOOD as NCCL_LOG
 from tests.profdb.profiles import collective_samples, gemm_samples, profile
 
 CURVES = {
@@ -15,17 +16,6 @@ CURVES = {
     "comm": b"gpu,collective,dtype,num_gpus,bytes,latency_us\nX,all_reduce,bf16,8,1048576,40\nX,all_gather,bf16,8,4096,9\n",
     "attention": b"gpu,batch,seq,heads,kv_heads,head_dim,latency_us,dtype\nX,1,4096,32,8,128,250,bf16\n",
 }
-NCCL_LOG = (
-    b"# nccl-tests version 2.17.6 nccl-headers=22803 nccl-library=22803\n# Collective test starting: all_reduce_perf\n"
-    b"# nThread 1 nGpus 1 minBytes 1024 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20\n#\n# Using devices\n"
-    b"#  Rank  0 Group  0 Pid  4000 on node-0 device  0 [0000:00:00] NVIDIA H100 80GB HBM3\n"
-    b"#  Rank  1 Group  0 Pid  4001 on node-0 device  1 [0000:01:00] NVIDIA H100 80GB HBM3\n#\n"
-    b"#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
-    b"#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n"
-    b"     1048576        262144     float     sum      -1    20.00   52.43   52.43      0    21.00   49.93   49.93      0\n"
-    b"     2097152        524288     float     sum      -1    30.00   69.91   69.91      0    31.00   67.65   67.65      0\n"
-    b"# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 60\n"
-)
 TRACE = (
     b'{"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": [\n'
     b'{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1, "ts": 1.0, "dur": 90000.0},\n'
@@ -65,7 +55,7 @@ def measurements(folder: Path) -> dict[str, Command]:
     curves = {f"{kind} csv": take("csv", "x.csv", "X", {"x.csv": text}) for kind, text in CURVES.items()}
     compare = "compare t.json --config configs/tiny_internlm2.py --plan micro_batch=1 --cluster h100-sxm"
     return curves | {
-        "nccl-tests": take("nccl-tests", "log", "H100", {"log": NCCL_LOG}),
+        "nccl-tests": take("nccl-tests", "log", "H100", {"log": NCCL_LOG.encode()}),
         "journal": take("journal", "j", "H100", {"j": (folder / "j").read_bytes()}),
         "import into": take("csv", "x.csv", "Testchip", {"x.csv": CURVES["gemm"], "into.pt": small}),
         "show": ask("profdb", "show a.pt --json", **{"a.pt": small}),

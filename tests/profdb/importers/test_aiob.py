@@ -7,22 +7,10 @@ import pytest
 from profdb.cases import AttentionCase, GemmCase, MemoryBoundCase
 from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
 from spec.errors import ConfigError
-from spec.mixers.attention import AttentionKind, AttentionSpec
-from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
+from spec.readers.read_config import read_config
+from tests.solver.questions import ROOT
 
-ATTENTION = AttentionSpec(kind=AttentionKind.MHA, num_heads=40, num_kv_heads=40, qk_dim=128, v_dim=128)
-BLOCK = BlockSpec(mixer=ATTENTION, mlp=MlpSpec(ffn_hidden=20480, gated=False), norm=NormKind.LAYER)
-MODEL = ModelSpec(
-    name="13B",
-    hidden=5120,
-    vocab=50257,
-    vocab_pad_multiple=1,
-    tied_embeddings=True,
-    position=PositionKind.LEARNED,
-    max_positions=2048,
-    blocks=(BlockRun(block=BLOCK, count=40),),
-    source="test",
-)
+MODEL = read_config(ROOT / "configs" / "13B_gpt.toml").model
 RUN = AiobRun(model=MODEL, tp=8, micro_batch=1, seq_len=2048)
 TIME = ModuleTime(avg_us=1500.0, min_us=1400.0, max_us=1700.0)
 

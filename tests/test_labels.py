@@ -75,7 +75,6 @@ GRAPHS = frozenset({"attn", "mlp", "moe_router", "moe_preprocess"})
 MODULES = ("layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts")
 SLICED = DEEPSPEED.changed({"data_parallel.sliced_collectives": True})
 CASES = {
-    "dense": Case(DENSE, MEGATRON, {"strategy": "mtp", "tp": 2, "dp": 4}, {}),
     "selective, unfused": Case(
         DENSE,
         MEGATRON,

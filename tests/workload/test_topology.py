@@ -205,12 +205,6 @@ def test_more_nodes_than_links_can_join_are_refused_before_they_are_laid_out(tmp
     assert found(["999999999 8 0 0 0 H100", ""], tmp_path) >= {(1, "broken", "cut-off")}
 
 
-def test_no_file(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "absent", Path("/dev/null")):
-        with pytest.raises(WorkloadError):
-            read_topology(path)
-
-
 def test_picture(tmp_path: Path) -> None:
     topology = build_topology(SMALL)
     assert sorted(set(layers(topology))) == [-1, 0, 1, 2]
@@ -256,15 +250,8 @@ def test_reference_counts(line: str) -> None:
 
 def test_a_rail_optimised_file_line_by_line(tmp_path: Path) -> None:
     # Shape of SimAI's inputs/topo/Rail_Opti_SingleToR_16g_8gps_200Gbps_H20: GPU 8 shares an ASW with GPU 0.
-    flags = flags_of(
-        rail_optimised=True,
-        gpus=16,
-        gpu_type="H20",
-        num_psw=8,
-        bandwidth="200Gbps",
-        nvlink_bandwidth="900Gbps",
-        latency="0.001ms",
-    )
+    speeds = {"bandwidth": "200Gbps", "nvlink_bandwidth": "900Gbps", "latency": "0.001ms"}
+    flags = flags_of(rail_optimised=True, gpus=16, gpu_type="H20", num_psw=8, **speeds)
     topology = build_topology(flags)
     assert topology.file_name == "Rail_Opti_SingleToR_16g_8gps_200Gbps_H20"
     path = tmp_path / topology.file_name

@@ -32,6 +32,16 @@ def set_first(tensor: torch.Tensor, value: float) -> None:
 
 
 SPOILED: dict[str, tuple[Callable[[Plain], object], str]] = {
+    "schema": (lambda d: d.update(schema_version=99), "schema version 99"),
+    "missing column": (lambda d: gemm(d)["numbers"].pop("k"), "KeyError: 'k'"),
+    "short column": (lambda d: gemm(d)["numbers"].update(k=torch.zeros(1).long()), "column k of gemm has (1,)"),
+    "unknown status": (lambda d: gemm(d)["status"].fill_(17), "unknown status"),
+    "unknown origin": (lambda d: gemm(d)["origin"].fill_(-1), "unknown origin"),
+    "unknown family": (lambda d: d["families"].update(teleport=gemm(d)), "'teleport'"),
+    "word code": (lambda d: gemm(d)["words"]["layout"]["codes"].fill_(40), "words does not match"),
+    "offsets": (lambda d: gemm(d)["trial_offsets"][1].fill_(10**6), "offsets"),
+    "no machine": (lambda d: d.pop("machine"), "KeyError: 'machine'"),
+    "machine of another kind": (lambda d: d.update(machine=3), "damaged profile"),
     "no time": (lambda d: set_first(gemm(d)["trials_s"], TRIAL_LIMITS_S[0] / 2), "a trial is not a time"),
     "a year": (lambda d: set_first(gemm(d)["trials_s"], 365 * 86400.0), "a trial is not a time"),
     "NaN": (lambda d: set_first(gemm(d)["trials_s"], float("nan")), "a trial is not a time"),

@@ -4,7 +4,6 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -79,23 +78,6 @@ class Evil:
         return (Path, ("/nowhere",))
 
 
-def spoil(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
-    """A good profile with one change in its document."""
-
-    def make(path: Path) -> None:
-        document = torch.load(written(path), weights_only=True)
-        change(document)
-        torch.save(document, path)
-
-    return make
-
-
-def gemm(document: dict[str, Any]) -> dict[str, Any]:
-    """The columns of the matrix products."""
-    columns: dict[str, Any] = document["families"]["gemm"]
-    return columns
-
-
 def cut(path: Path) -> None:
     """The first half of a profile."""
     path.write_bytes(written(path).read_bytes()[: path.stat().st_size // 2])
@@ -123,17 +105,6 @@ BAD_FILES: dict[str, Callable[[Path], object]] = {
     "a tensor": lambda path: torch.save(torch.zeros(3), path),
     "truncated": cut,
     "flipped": flip,
-    "schema": spoil(lambda d: d.update(schema_version=99)),
-    "negative time": spoil(lambda d: gemm(d)["trials_s"].neg_()),
-    "missing column": spoil(lambda d: gemm(d)["numbers"].pop("k")),
-    "short column": spoil(lambda d: gemm(d)["numbers"].update(k=torch.zeros(1, dtype=torch.int64))),
-    "unknown status": spoil(lambda d: gemm(d)["status"].fill_(17)),
-    "unknown origin": spoil(lambda d: gemm(d)["origin"].fill_(-1)),
-    "unknown family": spoil(lambda d: d["families"].update(teleport=gemm(d))),
-    "word code": spoil(lambda d: gemm(d)["words"]["layout"]["codes"].fill_(40)),
-    "offsets": spoil(lambda d: gemm(d)["trial_offsets"][1].fill_(100)),
-    "no machine": spoil(lambda d: d.pop("machine")),
-    "machine of another kind": spoil(lambda d: d.update(machine=3)),
 }
 
 

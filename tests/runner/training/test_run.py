@@ -24,9 +24,8 @@ from spec.job import JobSpec, precision_of
 from spec.readers.read_config import read_config
 from tests.patience import patiently
 from tests.profiler.distributed.test_world import environment, free_port
-from tests.solver.questions import model_flops
+from tests.solver.questions import ROOT, model_flops
 
-ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "configs" / "tiny_internlm2.py"
 PATIENCE_S = 300.0
 CPU_PEAK_FLOPS = 160e9  # configs/clusters/cpu.toml
@@ -36,6 +35,16 @@ def torchrun(ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     command += [f"--master-port={free_port()}", str(ROOT / "run_workload.py"), "train", "--device", "cpu", *words]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+
+
+def ran(program: str, *words: str) -> list[Any]:
+    """What a program beside this test prints, a JSON object a line."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name(program)), *words]
+    ended = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
 
 
 def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
@@ -134,17 +143,7 @@ def test_all_ranks_end_with_one_line_for_a_plan_that_cannot_be_run() -> None:
 @pytest.mark.distributed
 def test_a_rank_that_goes_wrong_ends_the_run_with_one_line() -> None:
     def check(limit_s: float) -> None:
-        program = str(Path(__file__).with_name("going_wrong.py"))
-        ran = subprocess.run(
-            [sys.executable, "-W", "ignore", program, str(limit_s), "dies", "hangs", "fills"],
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
-        assert ran.returncode == 0, ran.stderr
-        result = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+        result = ran("going_wrong.py", str(limit_s), "dies", "hangs", "fills")
         runs = {each["way"]: (each["statuses"], each["said"].splitlines()) for each in result}
         patterns = {
             "dies": ([2, 7], r"error: rank 1 exited or stopped in step 2 \(rank 0: the backward: .*\)"),

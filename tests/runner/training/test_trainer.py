@@ -4,18 +4,14 @@ The bound is 1e-5, relative, in fp32 (whose rounding makes some 1e-7 of sums as 
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
+from tests.runner.training.test_run import ran
+
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(__file__).resolve().parents[3]
-PATIENCE_S = 600.0
 BOUND = 1e-5
 
 TWO_RANKS: dict[str, dict[str, object]] = {
@@ -28,31 +24,23 @@ TWO_RANKS: dict[str, dict[str, object]] = {
     "windows, norms of queries and keys, tied ends": {"tp": 2, "other": True},
 }
 FOUR_RANKS: dict[str, dict[str, object]] = {
-    "dp4": {"dp": 4},
     "tp4": {"tp": 4},
     "tp2dp2": {"tp": 2, "dp": 2, "micro_batch": 2},
     "tp2dp2, tokens whole": {"tp": 2, "dp": 2, "strategy": "mtp"},
-    "pp2dp2": {"pp": 2, "dp": 2},
     "pp4": {"pp": 4},
     "tp2pp2": {"tp": 2, "pp": 2},
     "interleaved": {"pp": 2, "vpp": 2, "dp": 2},
     "layout": {"pp": 2, "dp": 2, "stage_layout": "Et*3|tL"},
-    "cp2dp2": {"cp": 2, "dp": 2},
-    "cp4": {"cp": 4},
-    "cp4 by heads": {"cp": 4, "context_parallel": "all_to_all"},
     "cp2tp2": {"cp": 2, "tp": 2},
     "cp2pp2": {"cp": 2, "pp": 2},
-    "zero1": {"dp": 4, "zero_stage": 1, "zero_size": 4},
     "zero1 in halves": {"dp": 4, "zero_stage": 1, "zero_size": 2},
     "zero1tp2": {"tp": 2, "dp": 2, "zero_stage": 1, "zero_size": 2},
     "zero2": {"dp": 4, "zero_stage": 2, "zero_size": 4},
-    "zero3": {"dp": 4, "zero_stage": 3, "zero_size": 4},
     "zero3 in halves": {"dp": 4, "zero_stage": 3, "zero_size": 2},
     "zero3cp2": {"cp": 2, "dp": 2, "zero_stage": 3, "zero_size": 4},
     "zero3tp2": {"tp": 2, "dp": 2, "zero_stage": 3, "zero_size": 2},
     "zero3pp2": {"pp": 2, "dp": 2, "zero_stage": 3, "zero_size": 2},
     "experts everywhere": {"dp": 4, "experts": True},
-    "ep2": {"dp": 4, "ep": 2, "experts": True},
     "ep4": {"dp": 4, "ep": 4, "experts": True},
     "ep2tp2": {"tp": 2, "dp": 2, "ep": 2, "experts": True},
     "ep1tp2": {"tp": 2, "dp": 2, "experts": True},
@@ -61,7 +49,6 @@ FOUR_RANKS: dict[str, dict[str, object]] = {
     "ep2zero1": {"dp": 4, "ep": 2, "zero_stage": 1, "zero_size": 4, "experts": True},
     "ep2zero3": {"dp": 4, "ep": 2, "zero_stage": 3, "zero_size": 4, "experts": True},
     "ep4zero2": {"dp": 4, "ep": 4, "zero_stage": 2, "zero_size": 4, "experts": True},
-    "other dp4": {"dp": 4, "other": True},
     "other tp2dp2": {"tp": 2, "dp": 2, "other": True},
     "other tp4, tokens whole": {"tp": 4, "strategy": "mtp", "other": True},
     "other cp4": {"cp": 4, "other": True},
@@ -77,16 +64,12 @@ FOUR_RANKS: dict[str, dict[str, object]] = {
     "zero bubble cp2": {"pp": 2, "cp": 2, "schedule": "zb-1p"},
     "zero bubble ep2": {"pp": 2, "dp": 2, "ep": 2, "schedule": "zb-1p", "experts": True},
     "zero bubble recompute": {"pp": 2, "dp": 2, "schedule": "zb-1p", "recompute": "full"},
-    "zero bubble of chunks": {"pp": 2, "vpp": 2, "dp": 2, "schedule": "zb-interleaved"},
     "zero bubble of chunks ep2": {"pp": 2, "vpp": 2, "dp": 2, "ep": 2, "schedule": "zb-interleaved", "experts": True},
     "zero bubble in a V": {"pp": 2, "vpp": 2, "dp": 2, "schedule": "zb-v", "zero_stage": 1, "zero_size": 2},
     "zero bubble in a V tp2": {"pp": 2, "vpp": 2, "tp": 2, "schedule": "zb-v"},
     "zero bubble in a V recompute": {"pp": 2, "vpp": 2, "cp": 2, "schedule": "zb-v", "recompute": "full"},
-    "all forwards first": {"pp": 2, "dp": 2, "schedule": "gpipe"},
     "all forwards first zero3": {"pp": 2, "dp": 2, "schedule": "gpipe", "zero_stage": 3, "zero_size": 2},
-    "breadth first": {"pp": 2, "vpp": 2, "dp": 2, "schedule": "looped-bfs"},
     "breadth first zero3": {"pp": 2, "vpp": 2, "dp": 2, "schedule": "looped-bfs", "zero_stage": 3, "zero_size": 2},
-    "recompute": {"dp": 4, "recompute": "full"},
     "recompute attention": {"dp": 4, "recompute": "selective"},
     "recompute one layer": {"dp": 4, "recompute": "block", "num_recompute_layers": 1},
     "recompute tp2": {"tp": 2, "dp": 2, "recompute": "full"},
@@ -97,18 +80,7 @@ FOUR_RANKS: dict[str, dict[str, object]] = {
 
 def differences(ranks: int, cases: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, float]]:
     """By case, the worst differences that plans_agree.py prints."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    program = str(Path(__file__).with_name("plans_agree.py"))
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", program, str(ranks), json.dumps(cases)],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    result = [json.loads(line) for line in ran.stdout.splitlines()]
+    result = ran("plans_agree.py", str(ranks), json.dumps(cases))
     return {each.pop("name"): each for each in result}
 
 

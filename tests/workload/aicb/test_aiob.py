@@ -85,9 +85,7 @@ TIMES = "\n time_gpu_max: 3\n time_gpu_min: 1\n time_gpu_avg: 2\n"
         (f"train_iter:1\nEmb:{TIMES} time_gpu_avg: 2", "twice"),
         ("train_iter:1\nEmb:\n time_gpu_max: 3\n time_gpu_avg: 2\n", "time_gpu_min"),
         ("train_iter:1\nEmb:\n time_gpu_max: 1\n time_gpu_min: 1\n time_gpu_avg: 2\n", "outside"),
-        ("train_iter:1\nEmb:\n time_gpu_max: fast\n", "line 3"),
         ("train_iter:1\nEmb:\n time_gpu_max: nan\n", "line 3"),
-        ("train_iter:1\nEmb:\n time_gpu_max: -1\n", "line 3"),
         ("train_iter:1\nEmb:\n time_gpu_max: 1000000000\n", "line 3"),
         ("train_iter:٣\nhello\n", "line 1"),
         ("train_iter:1\nhello\n", "line 2"),
@@ -100,12 +98,6 @@ def test_damaged_files(content: str, match: str, tmp_path: Path) -> None:
     path.write_bytes(content.encode("utf-8", errors="surrogateescape"))
     with pytest.raises(WorkloadError, match=match):
         read_aiob(path)
-
-
-def test_no_file(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(WorkloadError, match=str(path)):
-            read_aiob(path)
 
 
 # A file's times on a stage: each half once a pass, and once more for what is recomputed.

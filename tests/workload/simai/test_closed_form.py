@@ -225,7 +225,6 @@ def test_free_communication_is_an_error() -> None:
         ({"gpu_type": "B200"}, "one of A100"),
         ({}, "give -nv"),
         ({"gpu_type": "A100", "nic_type": "cx9"}, "one of cx6"),
-        ({"nvlink_gib": 0.0}, "-nv"),
         ({"nvlink_gib": float("nan")}, "-nv"),
         ({"gpu_type": "A100", "nic_gib": -1.0}, "-nic"),
     ],

@@ -140,6 +140,13 @@ def test_hurt_files_are_refused_or_in_bounds(name: str, tmp_path_factory: pytest
 
 
 @pytest.mark.parametrize("name", FORMATS)
+def test_what_is_no_file_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent", Path("/dev/null")):
+        with pytest.raises(UserError, match=str(path)):
+            FORMATS[name][1](path)
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_line_ends_do_not_matter(name: str, tmp_path: Path) -> None:
     write, read = FORMATS[name]
     path = tmp_path / "dos"

@@ -16,9 +16,9 @@ from spec.model import MoeSpec
 from spec.readers.read_config import read_config
 from spec.settings.job import JobRequest, job_of, job_settings
 from spec.units import GIB
-from tests.solver.questions import ROOT, small_model
+from tests.solver.questions import ROOT, small_model, with_block
 from tests.spec.settings.test_job import other_value
-from tests.workload.settings.problems import asked, known, with_block
+from tests.workload.settings.problems import asked, known
 from workload.launch_files import EXPORTERS, check_exports, write_launch_files
 from workload.settings.deepspeed import deepspeed_json
 from workload.settings.frameworks import WRITTEN

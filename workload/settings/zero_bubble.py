@@ -94,11 +94,8 @@ def _schedule(problem: Problem, plan: Plan) -> Flags:
     """Splitting a backward wants Megatron's own layers, and gradients that are not reduced beside it."""
     if plan.schedule is Schedule.ONE_F_ONE_B:
         return {"--no-pre-communication-optimization": None}
-    choices = problem.job.preset.data_parallel
-    copies = plan.dp * plan.cp > 1
-    require(not (copies and choices.overlap_grad_reduce), "zero bubbles beside overlap-grad-reduce")
-    gathers = plan.zero_size > 1 and choices.overlap_param_gather
-    require(not gathers, "zero bubbles beside overlap-param-gather")
+    reduces = plan.dp * plan.cp > 1 and problem.job.preset.data_parallel.overlap_grad_reduce
+    require(not reduces, "zero bubbles beside overlap-grad-reduce")
     require(plan.pp > 1 and plan.vpp == 1, f"zero bubbles on {plan.pp} stages of {plan.vpp} chunks")
     flags: Flags = {
         "--transformer-impl": "local",

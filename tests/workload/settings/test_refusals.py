@@ -24,7 +24,6 @@ SHARED = replace(EXPERTS, shared_ffn_hidden=2 * EXPERTS.expert_ffn_hidden)
 LLAMA = read_config(ROOT / "configs" / "8B_llama3.py").model
 HALF = dict.fromkeys(("compute", "parameter", "activation", "attention", "linear", "parameter_gather"), "fp16")
 AHEAD = {"data_parallel.overlap_grad_reduce": True}
-GATHERED_AHEAD = {"data_parallel.overlap_param_gather": True}
 TORCHTITAN = Plan(
     strategy="fsp", preset="torchtitan", tp=2, dp=8, zero_stage=3, zero_size=8, micro_batch=2, num_micro=4
 )
@@ -71,7 +70,6 @@ NO_PLAN: list[Row] = [
     *of(
         "zero-bubble",
         ({"dp": 2}, {"preset": AHEAD}, "overlap-grad-reduce"),
-        ({"dp": 2, "zero_stage": 1, "zero_size": 2}, {"preset": GATHERED_AHEAD}, "overlap-param-gather"),
         ({"pp": 1}, {}, "on 1 stages"),
         ({"vpp": 2}, {}, "2 chunks"),
         ({"pp": 3}, {}, "pipeline-model-parallel-layout"),

@@ -81,186 +81,170 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     return parser
 
 
+def option(what: str, **settings: Any) -> dict[str, Any]:
+    """Returns the settings of an option as argparse takes them, ``what`` being its help."""
+    return {"help": what, **settings}
+
+
+def flag(what: str) -> dict[str, Any]:
+    """Returns the settings of an option that is on or off."""
+    return option(what, action="store_true")
+
+
+def path(what: str) -> dict[str, Any]:
+    """Returns the settings of an option that names a file or folder."""
+    return option(what, type=Path)
+
+
 def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
     """Returns every option with its unit, as argparse takes it: title of a group -> option -> settings."""
     return {
         "what to train": {
-            "--config": {"type": Path, "help": CONFIG},
+            "--config": path(CONFIG),
             "--assume": ASSUME,
-            "--model_size": {"help": "billions of parameters: picks a preset, or checks --config"},
-            "--world_size": {
-                "type": comma_separated(whole(1, MOST_GPUS)),
-                "required": True,
-                "help": "GPUs; 64,128 is a list (sweeps)",
-            },
-            "--global_batch_size": {
-                "type": comma_separated(partial(batch_tokens, minimum=1, maximum=MOST_STEP_TOKENS)),
-                "help": "tokens per optimizer step, such as 4194304 or 4Mi, or a list",
-            },
-            "--seq_len": {
-                "type": comma_separated(partial(batch_tokens, minimum=1, maximum=MOST_SEQUENCE_TOKENS)),
-                "help": "tokens per sequence, or a list (default: the config's)",
-            },
-            "--framework": {
-                "type": comma_separated(non_empty),
-                "help": f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})",
-            },
-            "--precision": {"choices": PRECISIONS, "help": "products of linear layers (default bf16)"},
-            "--mfu": {
-                "choices": ("full", "causal"),
-                "help": "part of a causal attention matrix that MFU counts (default: full, unless attention is more than "
+            "--model_size": option("billions of parameters: picks a preset, or checks --config"),
+            "--world_size": option(
+                "GPUs; 64,128 is a list (sweeps)", type=comma_separated(whole(1, MOST_GPUS)), required=True
+            ),
+            "--global_batch_size": option(
+                "tokens per optimizer step, such as 4194304 or 4Mi, or a list",
+                type=comma_separated(partial(batch_tokens, minimum=1, maximum=MOST_STEP_TOKENS)),
+            ),
+            "--seq_len": option(
+                "tokens per sequence, or a list (default: the config's)",
+                type=comma_separated(partial(batch_tokens, minimum=1, maximum=MOST_SEQUENCE_TOKENS)),
+            ),
+            "--framework": option(
+                f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})",
+                type=comma_separated(non_empty),
+            ),
+            "--precision": option("products of linear layers (default bf16)", choices=PRECISIONS),
+            "--mfu": option(
+                "part of a causal attention matrix that MFU counts (default: full, unless attention is more than "
                 "a third of the FLOPs)",
-            },
-            "--job": {
-                "action": "append",
-                "default": [],
-                "help": "settings of the job (docs/configs.md): dropout=true,precision.gradient=bf16,...",
-            },
+                choices=("full", "causal"),
+            ),
+            "--job": option(
+                "settings of the job (docs/configs.md): dropout=true,precision.gradient=bf16,...",
+                action="append",
+                default=[],
+            ),
         },
         "on what": {
-            "--pre_profiling_data_path": {"type": Path, "help": "the profile (default prof_data/data.pt)"},
-            "--cluster": {
-                "type": comma_separated(non_empty),
-                "help": "a hardware spec of configs/clusters, or a .toml, or a list (default: the profile's machine); "
+            "--pre_profiling_data_path": path("the profile (default prof_data/data.pt)"),
+            "--cluster": option(
+                "a hardware spec of configs/clusters, or a .toml, or a list (default: the profile's machine); "
                 "modelled from the spec where the profile is of another",
-            },
-            "--transfer": {
-                "action": "store_true",
-                "help": "with --cluster: transfer a profile measured on another GPU instead",
-            },
-            "--calibration": {"type": Path, "help": "factors of this cluster that python -m solver.calibrate wrote"},
-            "--missing": {
-                "choices": ("error", "modelled"),
-                "default": "error",
-                "help": "where a curve is missing: stop with an error, or use the hardware spec's model",
-            },
-            "--measure_missing": {
-                "action": "store_true",
-                "help": "measure products and attention far from any sample on this machine's device, and keep them",
-            },
-            "--measure_minutes": {
-                "type": decimal(1e-12, MOST_MINUTES),
-                "default": 10.0,
-                "help": "with --measure_missing: start no further measurement after this many minutes (default 10)",
-            },
-            "--device": {
-                "choices": ("cuda", "cpu"),
-                "default": "cuda",
-                "help": "with --measure_missing: what to measure on; the profile must be of it (default cuda)",
-            },
+                type=comma_separated(non_empty),
+            ),
+            "--transfer": flag("with --cluster: transfer a profile of another GPU instead"),
+            "--calibration": path("factors of this cluster that python -m solver.calibrate wrote"),
+            "--missing": option(
+                "where a curve is missing: stop with an error, or use the hardware spec's model",
+                choices=("error", "modelled"),
+                default="error",
+            ),
+            "--measure_missing": flag("measure what is far from any sample on this machine's device, and keep it"),
+            "--measure_minutes": option(
+                "with --measure_missing: start nothing more after these minutes (default 10)",
+                type=decimal(1e-12, MOST_MINUTES),
+                default=10.0,
+            ),
+            "--device": option(
+                "with --measure_missing: what to measure on; the profile must be of it (default cuda)",
+                choices=("cuda", "cpu"),
+                default="cuda",
+            ),
         },
         "constraints on plans (docs/questions.md)": {
-            "--fix": {"action": "append", "help": "values of keys of a plan: tp=8,micro_batch=4"},
-            "--max": {"action": "append", "help": "the largest values of keys of a plan: tp=8,micro_batch=4"},
-            "--min": {"action": "append", "help": "the smallest values of keys of a plan: tp=8,micro_batch=4"},
-            "--modes": {"help": "strategies to try: mtp,fsp"},
-            "--zero": {"help": "ZeRO stages to try: 0,1"},
-            "--no_recompute": {"action": "store_true", "help": "no recomputation in the backward"},
-            "--memory_gib": {"help": "GiB that a plan may need of each device"},
-            "--headroom": {"help": "share of the usable memory to leave free (default 10%%; 0 for all of it)"},
-            "--keep_tp_in_node": {
-                "action": "store_true",
-                "help": "tensor-parallel groups stay inside a server, or inside an NVLink domain that is larger",
-            },
+            "--fix": option("values of keys of a plan: tp=8,micro_batch=4", action="append"),
+            "--max": option("the largest values of keys of a plan: tp=8,micro_batch=4", action="append"),
+            "--min": option("the smallest values of keys of a plan: tp=8,micro_batch=4", action="append"),
+            "--modes": option("strategies to try: mtp,fsp"),
+            "--zero": option("ZeRO stages to try: 0,1"),
+            "--no_recompute": flag("no recomputation in the backward"),
+            "--memory_gib": option("GiB that a plan may need of each device"),
+            "--headroom": option("share of the usable memory to leave free (default 10%%; 0 for all of it)"),
+            "--keep_tp_in_node": flag("tensor-parallel groups stay inside a server, or a larger NVLink domain"),
         },
         "task": {
-            "--run_all_solu": {"action": "store_true", "help": "search every plan"},
-            "--plan": {"help": "price this plan instead of the config's: tp=8,pp=2,strategy=msp,..."},
-            "--top_k": {"type": whole(1, MOST_SHOWN), "default": 10, "help": "plans to show (default 10)"},
+            "--run_all_solu": flag("search every plan"),
+            "--plan": option("price this plan instead of the config's: tp=8,pp=2,strategy=msp,..."),
+            "--top_k": option("plans to show (default 10)", type=whole(1, MOST_SHOWN), default=10),
         },
         "sweeps (docs/questions.md); a comma means a list": {
-            "--micro_batch": {"type": comma_separated(whole(1, MOST_STEP_TOKENS)), "help": "micro-batches: 1,2,4"},
-            "--every_node_count": {
-                "action": "store_true",
-                "help": "the best plan for every number of nodes up to --world_size",
-            },
-            "--rank_by": {
-                "choices": (*PLANS_BY, "step", "goodput", "cost"),
-                "help": "first of the plans that no prediction tells apart: the simplest (default) or the fastest (time); "
+            "--micro_batch": option("micro-batches: 1,2,4", type=comma_separated(whole(1, MOST_STEP_TOKENS))),
+            "--every_node_count": flag("the best plan for every number of nodes up to --world_size"),
+            "--rank_by": option(
+                "first of the plans that no prediction tells apart: the simplest (default) or the fastest (time); "
                 "step, goodput, cost: order of the rows of a sweep",
-            },
+                choices=(*PLANS_BY, "step", "goodput", "cost"),
+            ),
         },
         # Published defaults of what is not given: solver.analysis.goodput.
         "a whole run": {
-            "--tokens": {"type": token_count, "help": "tokens to train on: 1T, 300B"},
-            "--price_per_gpu_hour": {"type": decimal(0.0, 1e6), "help": "in any currency"},
-            "--goodput": {"action": "store_true", "help": "count interruptions, with the published defaults below"},
-            "--mtbf_gpu_hours": {
-                "type": decimal(1e-3, 1e12),
-                "help": "hours of one GPU between interruptions (default: Llama 3's)",
-            },
-            "--restart_minutes": {
-                "type": decimal(0.0, MOST_MINUTES),
-                "help": "from an interruption to training (default 10)",
-            },
-            "--checkpoint_s": {"type": decimal(0.0, 1e6), "help": "seconds that training waits for a checkpoint"},
-            "--checkpoint_gb_per_s": {
-                "type": decimal(1e-3, 1e9),
-                "help": "GB/s of the storage, where no seconds are given (default: Llama 3's share per GPU)",
-            },
-            "--spare_nodes": {
-                "type": whole(0, MOST_GPUS),
-                "help": "idle spare nodes (default: one is always available)",
-            },
-            "--repair_hours": {"type": decimal(0.0, 1e6), "help": "until a failed node is back, with --spare_nodes"},
+            "--tokens": option("tokens to train on: 1T, 300B", type=token_count),
+            "--price_per_gpu_hour": option("in any currency", type=decimal(0.0, 1e6)),
+            "--goodput": flag("count interruptions, with the published defaults below"),
+            "--mtbf_gpu_hours": option(
+                "hours of one GPU between interruptions (default: Llama 3's)", type=decimal(1e-3, 1e12)
+            ),
+            "--restart_minutes": option(
+                "from an interruption to training (default 10)", type=decimal(0.0, MOST_MINUTES)
+            ),
+            "--checkpoint_s": option("seconds that training waits for a checkpoint", type=decimal(0.0, 1e6)),
+            "--checkpoint_gb_per_s": option(
+                "GB/s of the storage, where no seconds are given (default: Llama 3's share per GPU)",
+                type=decimal(1e-3, 1e9),
+            ),
+            "--spare_nodes": option("idle spare nodes (default: one is always available)", type=whole(0, MOST_GPUS)),
+            "--repair_hours": option("until a failed node is back, with --spare_nodes", type=decimal(0.0, 1e6)),
         },
         "reasons (a PLAN is tp=8,pp=2,..., or rank=2 of a search)": {
-            "--explain": {
-                "metavar": "PLAN",
-                "action": "append",
-                "help": "take a plan apart: its operations, how its step is put together, memory by stage",
-            },
-            "--why_not": {
-                "metavar": "PLAN",
-                "action": "append",
-                "help": "with --run_all_solu: the rules that a plan breaks, and what it loses to the best, term by term",
-            },
-            "--sensitivity": {
-                "action": "store_true",
-                "help": "with --run_all_solu: the best plan with twice the bandwidth between nodes, 40 GB more memory, "
-                "products in fp8",
-            },
-            "--try": {
-                "dest": "tried",
-                "metavar": "SWITCHES",
-                "help": "with --run_all_solu: the best plan with each of these settings of the job turned, and with all "
+            "--explain": option(
+                "take a plan apart: its operations, how its step is put together, memory by stage",
+                metavar="PLAN",
+                action="append",
+            ),
+            "--why_not": option(
+                "with --run_all_solu: the rules that a plan breaks, and what it loses to the best, term by term",
+                metavar="PLAN",
+                action="append",
+            ),
+            "--sensitivity": flag(
+                "with --run_all_solu: the best plan with twice the bandwidth between nodes, 40 GB more memory, "
+                "products in fp8"
+            ),
+            "--try": option(
+                "with --run_all_solu: the best plan with each of these settings of the job turned, and with all "
                 "that help: tensor_parallel.overlap,precision, or auto",
-            },
-            "--compare": {"metavar": "PLAN", "nargs": "+", "action": "extend", "help": "plans side by side"},
+                dest="tried",
+                metavar="SWITCHES",
+            ),
+            "--compare": option("plans side by side", metavar="PLAN", nargs="+", action="extend"),
         },
         "results": {
-            "--json": {"type": Path, "help": "write everything to this file"},
-            "--csv": {"type": Path, "help": "write the plans shown, or the rows of a sweep, to this file"},
-            "--report": {
-                "type": Path,
-                "metavar": "DIR",
-                "help": "write everything as one page for a browser, DIR/index.html (needs jinja2)",
-            },
-            "--parquet": {"type": Path, "help": "write every plan that fits, priced, to this file (needs pyarrow)"},
-            "--write_cases": {
-                "type": Path,
-                "help": "write the shapes that the plans shown need measured, heaviest first, for "
-                "gen_profiler_data.py --cases",
-            },
-            "--draw_heatmap": {"action": "store_true", "help": "draw the rank-by-rank traffic of the plan"},
-            "--draw_heatmap_path": {"type": Path, "default": Path("heatmaps"), "help": "folder for them"},
-            "--export_simai": {"type": Path, "help": "write the plan as a SimAI workload"},
-            "--stage": {"default": "slowest", "help": "pipeline stages to export: slowest, all, or a number from 0"},
-            "--export_bundle": {"type": Path, "help": "folder for workload, topology and SimAI commands"},
+            "--json": path("write everything to this file"),
+            "--csv": path("write the plans shown, or the rows of a sweep, to this file"),
+            "--report": option(
+                "write everything as one page for a browser, DIR/index.html (needs jinja2)", type=Path, metavar="DIR"
+            ),
+            "--parquet": path("write every plan that fits, priced, to this file (needs pyarrow)"),
+            "--write_cases": path(
+                "write the shapes that the plans shown need measured, heaviest first, for gen_profiler_data.py --cases"
+            ),
+            "--draw_heatmap": flag("draw the rank-by-rank traffic of the plan"),
+            "--draw_heatmap_path": option("folder for them", type=Path, default=Path("heatmaps")),
+            "--export_simai": path("write the plan as a SimAI workload"),
+            "--stage": option("pipeline stages to export: slowest, all, or a number from 0", default="slowest"),
+            "--export_bundle": path("folder for workload, topology and SimAI commands"),
             **{
-                f"--export_{name}": {"type": Path, "help": f"write the plan {written.how} to this file"}
+                f"--export_{name}": path(f"write the plan {written.how} to this file")
                 for name, written in WRITTEN.items()
             },
-            "--rank": {
-                "type": whole(1, MOST_SHOWN),
-                "default": 1,
-                "help": "which of the ranked plans to export (default 1)",
-            },
-            "--force": {
-                "action": "store_true",
-                "help": "write launch files of a plan that does not fit, with a warning",
-            },
-            "--strict_export": {"action": "store_true", "help": "refuse to export what the format cannot express"},
+            "--rank": option("which of the ranked plans to export (default 1)", type=whole(1, MOST_SHOWN), default=1),
+            "--force": flag("write launch files of a plan that does not fit, with a warning"),
+            "--strict_export": flag("refuse to export what the format cannot express"),
         },
     }
 

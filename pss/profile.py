@@ -6,14 +6,13 @@ from spec.program.command import exit_status, quiet_interrupts, without_interrup
 quiet_interrupts()
 
 import argparse
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spec.errors import ConfigError
 from spec.files import shipped_folder
-from spec.program.command import OneLineParser, byte_count, decimal, whole
+from spec.program.command import OneLineParser, byte_count, comma_separated, decimal, non_empty, whole
 from spec.program.kinds import MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS
 from spec.readers.read_config import ASSUME
 
@@ -26,23 +25,11 @@ BEGAN = time.monotonic()
 ROOT = shipped_folder()
 PROGRAM = "gen_profiler_data.py"
 MOST_SECONDS = 1e6
-MODEL_RANKS = (1, 2, 4, 8)
-"""Tensor-parallel degrees of --model."""
+MODEL_RANKS, MOST_TP = (1, 2, 4, 8), 99_999
+"""Tensor-parallel degrees of --model, and the largest that one may ask for."""
 
 OF_A_MODEL = ("tp", "seq_len", "assume")
 OF_MEASURING = ("dry_run", "smoke", "resume", "cases", "model", "only", "budget_minutes", "max_size", "compile")
-
-
-def number_list(text: str) -> tuple[int, ...]:
-    """Returns ``1,2,4,8`` as numbers."""
-    if not re.fullmatch(r"[1-9][0-9]{0,4}(,[1-9][0-9]{0,4}){0,31}", text):
-        raise ValueError(f"{text[:40]!r} is no list of whole numbers above 0 (1,2,4,8)")
-    return tuple(int(part) for part in text.split(","))
-
-
-def word_list(text: str) -> tuple[str, ...]:
-    """Returns ``linear,attention`` as words."""
-    return tuple(part.strip() for part in text.split(","))
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -57,19 +44,18 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     )
     add("--from_cluster", metavar="SHEET", help="model the profile from configs/clusters/SHEET.toml")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto")
-    add("--only", type=word_list, default=(), help="benchmarks, e.g. linear,attention,all_reduce or comm")
     add(
-        "--budget_minutes",
-        type=decimal(1e-3, MOST_MINUTES),
-        default=0.0,
-        help="minutes for all of it, fits and pictures too",
+        "--only",
+        type=comma_separated(non_empty),
+        default=(),
+        help="benchmarks, e.g. linear,attention,all_reduce or comm",
     )
+    minutes = decimal(1e-3, MOST_MINUTES)
+    add("--budget_minutes", type=minutes, default=0.0, help="minutes for all of it, fits and pictures too")
     add("--max_size", type=byte_count, default=0, help="largest array, e.g. 64MiB")
     before = parser.add_mutually_exclusive_group()
     before.add_argument("--dry_run", action="store_true", help="print what would be measured, and for about how long")
-    before.add_argument(
-        "--smoke", action="store_true", help="measure one small case of every kind of kernel, without saving it"
-    )
+    before.add_argument("--smoke", action="store_true", help="measure a small case of every kind, and save none")
     add("--resume", action="store_true", help="measure only what the profile lacks")
     shapes = parser.add_mutually_exclusive_group()
     shapes.add_argument("--model", type=Path, help="measure the shapes of this model config as well, before all else")
@@ -80,7 +66,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         type=Path,
         help="measure exactly the cases of this file, as simulation_train_formulaic.py --write_cases writes them",
     )
-    add("--tp", type=number_list, help="tensor-parallel degrees of --model (1,2,4,8)")
+    add("--tp", type=comma_separated(whole(1, MOST_TP)), help="tensor-parallel degrees of --model (1,2,4,8)")
     fusing = parser.add_mutually_exclusive_group()
     fusing.add_argument(
         "--compile",
@@ -88,15 +74,11 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         default=None,
         help="fuse by torch.compile what torch runs as several kernels (default on a GPU)",
     )
-    fusing.add_argument(
-        "--no_compile", dest="compile", action="store_false", help="leave out what only a compiler fuses"
-    )
+    fusing.add_argument("--no_compile", dest="compile", action="store_false", help="nothing that a compiler fuses")
     add("--ranks_per_domain", type=whole(1, MOST_GPUS), default=0, help="GPUs that NVLink joins (default: of a node)")
     add("--timeout_s", type=decimal(1e-3, MOST_SECONDS), default=120.0, help="longest wait of one rank for another")
     pictures = parser.add_mutually_exclusive_group()
-    pictures.add_argument(
-        "--pics", action="store_true", default=None, help="draw (default, but not with --from_cluster)"
-    )
+    pictures.add_argument("--pics", action="store_true", default=None, help="draw (default unless --from_cluster)")
     pictures.add_argument("--no_pics", dest="pics", action="store_false", help="draw nothing")
     return parser
 

@@ -209,16 +209,13 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
         help="JSON of train, a log of Megatron-LM, InternEvo, torchtitan or DeepSpeed, a trace of torch.profiler, or the "
         "*_log.csv of run",
     )
-    verb.add_argument(
-        "--operations", type=Path, help="in addition to RESULT: a trace or *_log.csv, compared operation by operation"
-    )
+    verb.add_argument("--operations", type=Path, help="also a trace or *_log.csv, compared operation by operation")
     what = verb.add_argument_group("what ran (a JSON of train has all but the config)")
     add_config(what, required=True)
     what.add_argument("--plan", help="tp=2,pp=2,... (default: the result's, else the config's); dp=N is checked")
     what.add_argument("--world_size", type=whole(1, MOST_GPUS), help="GPUs")
-    what.add_argument(
-        "--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help="tokens of a step (default: the config's)"
-    )
+    tokens = "tokens of a step (default: the config's)"
+    what.add_argument("--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help=tokens)
     what.add_argument("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence")
     what.add_argument("--framework", help="preset (default: the result's, else the config's)")
     what.add_argument("--job", action="append", default=[], help="settings of the job (docs/configs.md)")
@@ -226,9 +223,8 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
     where = verb.add_argument_group("how it is predicted")
     where.add_argument("--pre_profiling_data_path", type=Path, help="profile (default prof_data/data.pt)")
     where.add_argument("--cluster", help="hardware spec of configs/clusters (default: the profile's)")
-    where.add_argument(
-        "--missing", choices=("error", "modelled"), default="error", help="what to do about missing curves"
-    )
+    missing = ("error", "modelled")
+    where.add_argument("--missing", choices=missing, default="error", help="what to do about missing curves")
     where.add_argument("--calibration", type=Path, help="factors from python -m solver.calibrate")
     out = verb.add_argument_group("results")
     out.add_argument("--json", type=Path, help="write everything to this file")

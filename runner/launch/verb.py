@@ -23,15 +23,13 @@ def add_hosts(verb: argparse.ArgumentParser) -> None:
     """The options that say where: those of every verb that starts ranks."""
     where = verb.add_argument_group("where to run (default: this machine)")
     where.add_argument("--hosts", type=Path, help="file of one host a line, reached by ssh; the first has rank 0")
-    where.add_argument(
-        "--exclude", type=comma_separated(non_empty), default=(), help="hosts to leave out: node-3,node-7"
-    )
+    names = comma_separated(non_empty)
+    where.add_argument("--exclude", type=names, default=(), help="hosts to leave out: node-3,node-7")
     where.add_argument("--nproc", type=whole(1, MOST_RANKS_OF_A_NODE), default=8, help="ranks of a host (default 8)")
     where.add_argument("--port", type=whole(1, MOST_PORT), default=29400, help="where ranks meet (default 29400)")
     where.add_argument("--python", default=sys.executable, help="interpreter on every host (default: this one)")
-    where.add_argument(
-        "--env", action="append", default=[], help="variables of the ranks: NAME=VALUE, or 'NCCL_*' as set here"
-    )
+    variables = "variables of the ranks: NAME=VALUE, or 'NCCL_*' as set here"
+    where.add_argument("--env", action="append", default=[], help=variables)
 
 
 def add_launch(verb: argparse.ArgumentParser) -> None:
@@ -45,9 +43,7 @@ def add_launch(verb: argparse.ArgumentParser) -> None:
     by.add_argument("--kubernetes", type=Path, metavar="FILE", help="write a PyTorchJob for kubectl apply -f FILE")
     by.add_argument("--nodes", type=whole(1, MOST_GPUS), help="nodes, of --slurm and --kubernetes")
     by.add_argument("--image", help="container image with Python and the project, of --kubernetes")
-    by.add_argument(
-        "--volume", action="append", default=[], metavar="CLAIM=PATH", help="volume claim and where it is mounted"
-    )
+    by.add_argument("--volume", action="append", default=[], metavar="CLAIM=PATH", help="volume claim, and its folder")
     verb.add_argument("--dry_run", action="store_true", help="print what each host would run, and start nothing")
     verb.add_argument("--no_preflight", action="store_true", help="start without a look at the hosts")
 

@@ -57,9 +57,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--measurements", type=Path, nargs="+", required=True, help="CSV files or folders")
     parser.add_argument("--new", type=Path, nargs="+", default=[], help="the same, of sources that nobody looked at")
     parser.add_argument("--curves", type=Path, help="folder of measured curves in the generic CSV form")
-    parser.add_argument(
-        "--profiles", type=Path, help="folder of measured profiles, such as prof_data, beside the curves"
-    )
+    parser.add_argument("--profiles", type=Path, help="folder of measured profiles, such as prof_data")
     parser.add_argument("--calibrate", action="store_true", help="fit factors to a few rows of each source")
     parser.add_argument("--seed", type=int, default=0, help="which rows (default 0)")
     parser.add_argument("--seeds", type=int, default=40, help="draws that are averaged (default 40)")

@@ -31,13 +31,14 @@ from benchmarks.gpu_steps.rows import StepResult, row_of  # noqa: E402
 from profdb.store.case_file import write_cases  # noqa: E402
 from solver.problem.request import Request  # noqa: E402
 from spec.errors import ConfigError  # noqa: E402
-from spec.files import check_outputs  # noqa: E402
-from spec.program.command import exit_status  # noqa: E402
+from spec.files import atomic_path, check_outputs  # noqa: E402
+from spec.program.command import OneLineParser, exit_status, whole  # noqa: E402
 
 SHAPE = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 # Assumption: seconds of a row on an H200, with imports and compilation; a row that takes three times as long is stopped.
 EAGER_ROW_S, COMPILED_ROW_S = 15.0, 35.0
 PATIENCE = 3.0
+POSITIVE = whole(1, 2**30)
 HEADER = (
     f"{'step':26} {'ms':>9} {'predicted':>9} {'ratio':>6}   {'GiB':>9} {'predicted':>9} {'ratio':>6}   "
     f"{'reserved':>9} {'predicted':>9} {'ratio':>6}"
@@ -106,49 +107,35 @@ def run(options: argparse.Namespace) -> int:
         results.append(row)
         print(row.as_line(), flush=True)
         if options.json:
-            temporary = options.json.with_suffix(f"{options.json.suffix}.new")
-            temporary.write_text(json.dumps([one.as_dict() for one in results], indent=1))
-            temporary.replace(options.json)
+            with atomic_path(options.json) as temporary:
+                temporary.write_text(json.dumps([one.as_dict() for one in results], indent=1))
     return 0 if any(row.status == "ok" for row in results) else 1
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
 
 
 def options_of(arguments: list[str]) -> argparse.Namespace:
     """The options of a command line. Raises ConfigError for a shape whose heads do not divide."""
-    parser = argparse.ArgumentParser(description="training steps of plain PyTorch, measured and predicted")
+    parser = OneLineParser(prog="gpu_step.py", description="training steps of plain PyTorch, measured and predicted")
     parser.add_argument("--pre_profiling_data_path", type=Path, help="a profile of this device")
     parser.add_argument("--cluster", help="predict from this hardware spec, or from a profile of it")
     parser.add_argument("--missing", choices=("error", "modelled"), default="error")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--ranks", type=positive, default=1, help="data-parallel ranks, one process each")
+    parser.add_argument("--ranks", type=POSITIVE, default=1, help="data-parallel ranks, one process each")
     parser.add_argument("--budget_s", type=float, default=300.0, help="seconds for all rows")
-    parser.add_argument(
-        "--write_cases", type=Path, help="write the cases that the predictions depend on, and run nothing"
-    )
+    parser.add_argument("--write_cases", type=Path, help="write the cases that predictions depend on, and run nothing")
     parser.add_argument("--json", type=Path, help="write everything to this file")
     parser.add_argument("--run", choices=("eager", "compiled", "both"), default="both")
     parser.add_argument("--recompute", choices=("none", "full", "both"), default="both")
-    parser.add_argument("--micro_batch", type=positive, nargs="+", default=(1, 2, 4))
-    parser.add_argument("--num_micro", type=positive, default=1, help="micro-batches of a step")
-    parser.add_argument("--steps", type=positive, default=8, help="steps measured of each row")
+    parser.add_argument("--micro_batch", type=POSITIVE, nargs="+", default=(1, 2, 4))
+    parser.add_argument("--num_micro", type=POSITIVE, default=1, help="micro-batches of a step")
+    parser.add_argument("--steps", type=POSITIVE, default=8, help="steps measured of each row")
     for name in SHAPE:
-        parser.add_argument(f"--{name}", type=positive, default=getattr(DecoderShape(), name))
+        parser.add_argument(f"--{name}", type=POSITIVE, default=getattr(DecoderShape(), name))
     options = parser.parse_args(arguments)
-    for key, parts, whole in (("heads", "hidden", "heads"), ("kv_heads", "heads", "kv_heads")):
-        if getattr(options, parts) % getattr(options, whole):
-            raise ConfigError(
-                where="command line",
-                key=f"--{key}",
-                value=getattr(options, key),
-                allowed=f"a divisor of --{parts} {getattr(options, parts)}",
-            )
+    for key, parts in (("heads", "hidden"), ("kv_heads", "heads")):
+        value, whole_value = getattr(options, key), getattr(options, parts)
+        if whole_value % value:
+            allowed = f"a divisor of --{parts} {whole_value}"
+            raise ConfigError(where="command line", key=f"--{key}", value=value, allowed=allowed)
     return options
 
 

@@ -10,7 +10,6 @@ the series of unknown quality over 4 to 128 nodes is listed separately. Exits wi
 """
 
 import argparse
-import io
 import json
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +29,7 @@ from spec.cluster.cluster import ClusterSpec  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
 from spec.errors import ProfileError, UserError  # noqa: E402
-from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, atomic_path, read_file_text  # noqa: E402
+from spec.files import atomic_path  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
 KINDS = {one.value: one for one in Collective} | {"sendrecv": Collective.P2P, "all_to_all": Collective.ALL_TO_ALL}
@@ -102,19 +101,13 @@ def main() -> int:
     return 0 if all(score.passed for score in scores) else 1
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """The table of a CSV file. Raises ProfileError if it cannot be read."""
-    try:
-        return pd.read_csv(io.StringIO(read_file_text(path, MOST_MEASURED_BYTES)))
-    except UnreadableFileError as error:
-        raise ProfileError(f"--runs {path}: {error}") from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise ProfileError(f"--runs {path}: not a CSV file ({' '.join(str(error).split())})") from error
-
-
 def read_runs(path: Path) -> pd.DataFrame:
-    """The rows of the file. Raises ProfileError for a missing file or column, and for values out of range."""
-    rows = read_table(path)
+    """The rows of the file. Raises ProfileError for a file that is missing or no CSV, a missing column, and for values
+    out of range."""
+    try:
+        rows = pd.read_csv(path)
+    except (OSError, ValueError) as error:  # pandas' errors of parsing are ValueErrors
+        raise ProfileError(f"--runs {path}: not a CSV file ({' '.join(str(error).split())})") from error
     missing = [name for name in COLUMNS if name not in rows]
     if missing:
         raise ProfileError(f"--runs {path}: no column {', '.join(missing)}")

@@ -77,21 +77,14 @@ class Tally:
 
 
 def search(
-    problem: Problem,
-    space: Space,
-    *,
-    top_k: int = 10,
-    tick: Callable[[], object] = lambda: None,
-    everything: bool = False,
-    relaxes: bool = True,
+    problem: Problem, space: Space, *, top_k: int = 10, tick: Callable[[], object] = lambda: None, relaxes: bool = True
 ) -> Result:
-    """Returns the plans of the space ranked by step time. ``tick`` is called after each block. With ``everything`` the
-    pipelines that a bound keeps out of the result are simulated too (solver.candidates.candidates), which changes no
-    result. Without ``relaxes`` plans are as enumerated: a quick answer, and a plan's step is at most that.
+    """Returns the plans of the space ranked by step time. ``tick`` is called after each block. Without ``relaxes`` plans
+    are as enumerated: a quick answer, and a plan's step is at most that.
 
     Raises NoFeasiblePlanError when no plan is left, with the reasons and the nearest miss.
     """
-    pool, tally = candidate_pool(problem, space, top_k=top_k, tick=tick, everything=everything, relaxes=relaxes)
+    pool, tally = candidate_pool(problem, space, top_k=top_k, tick=tick, relaxes=relaxes)
     return ranked_result(problem, pool, tally, space.constraints.rank_by)
 
 
@@ -105,7 +98,8 @@ def candidate_pool(
     relaxes: bool = True,
 ) -> tuple[CandidatePool, Tally]:
     """Returns the plans of the space that fit, with those that could win simulated, and the counts; arguments and
-    errors as of ``search``."""
+    errors as of ``search``. With ``everything`` the pipelines that a bound keeps out of the result are simulated too,
+    which changes no result."""
     tally = Tally(began=time.perf_counter(), rejected={})
     fitting: list[Candidates] = []
     oom: list[tuple[Estimate, IntArray]] = []

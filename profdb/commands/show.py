@@ -29,9 +29,8 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     parser = OneLineParser(prog=program, description="show the content of a profile")
     parser.add_argument("file", type=Path, help="a profile (data.pt)")
     add_config(parser, "a model config: what does the profile lack for it?")
-    parser.add_argument(
-        "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens a sequence (default: the config's)"
-    )
+    tokens = whole(1, MOST_SEQUENCE_TOKENS)
+    parser.add_argument("--seq_len", type=tokens, help="tokens a sequence (default: the config's)")
     parser.add_argument("--refit", action="store_true", help="renew the stored curves where they are stale")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     return parser

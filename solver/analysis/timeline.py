@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.estimate import StageTimes, estimate_memory, stage_times
-from solver.pipeline.simulation import Instruction, starts_and_ends, task_graph
+from solver.pipeline.simulation import TaskGraph, starts_and_ends, task_graph
 from solver.pipeline.spans import chunk_times
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
@@ -29,10 +29,10 @@ class StepEndWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A step from its first task on: ``instructions`` with their ``starts_s`` and ``ends_s``, the seconds ``p2p_s`` of
+    """A step from its first task on: the passes of ``graph`` with their ``starts_s`` and ``ends_s``, the seconds ``p2p_s`` of
     a message between stages, and the work ``afterwards``, by stage."""
 
-    instructions: tuple[Instruction, ...]
+    graph: TaskGraph
     starts_s: FloatArray
     ends_s: FloatArray
     p2p_s: float
@@ -62,7 +62,7 @@ def timeline_of(problem: Problem, plan: Plan) -> Timeline:
     if not times.post_validation:
         first_s[:] = 0.0
     return Timeline(
-        instructions=graph.instructions(),
+        graph=graph,
         starts_s=starts,
         ends_s=ends,
         p2p_s=float(times.p2p_s[0]),

@@ -47,17 +47,6 @@ ALIKE = 1e-11
 """Relative to a round, by how much ends may differ from being a round apart: rounding, not cycles of other lengths."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instruction:
-    """A row of a task graph; ``needs`` are the rows of other stages whose message it waits for."""
-
-    kind: TaskKind
-    stage: int
-    chunk: int
-    micro: int
-    needs: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskGraph:
     """All tasks of a pipeline of ``shape`` (pp, chunks, num_micro), one row a task, ordered by ``level``.
@@ -81,20 +70,6 @@ class TaskGraph:
 
     def __len__(self) -> int:
         return len(self.kind)
-
-    def instructions(self) -> tuple[Instruction, ...]:
-        """Returns every row as an object."""
-        columns = (self.kind, self.stage, self.chunk, self.micro, *self.needs)
-        return tuple(
-            Instruction(
-                kind=KINDS[kind],
-                stage=stage,
-                chunk=chunk,
-                micro=micro,
-                needs=tuple(row for row in needs if row != NONE),
-            )
-            for kind, stage, chunk, micro, *needs in zip(*(one.tolist() for one in columns), strict=True)
-        )
 
 
 def task_graph(schedule: Schedule, shape: tuple[int, int, int], *, blocking: bool = False) -> TaskGraph:

@@ -10,6 +10,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from solver.analysis.timeline import AFTER_PASSES, Timeline, num_passes, timeline_of
+from solver.pipeline.simulation import KINDS
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import TaskKind
 from solver.problem.problem import Problem
@@ -97,16 +98,11 @@ def timeline_picture(problem: Problem, plan: Plan) -> Picture:
 
 def boxes_of(timeline: Timeline) -> Iterator[Box]:
     """Returns every piece of work of a step."""
-    starts, ends = timeline.starts_s.tolist(), timeline.ends_s.tolist()
-    for one, start_s, end_s in zip(timeline.instructions, starts, ends, strict=True):
-        yield Box(
-            stage=one.stage,
-            kind=one.kind,
-            start_ms=seconds_to_ms(start_s),
-            end_ms=seconds_to_ms(end_s),
-            micro=one.micro,
-            chunk=one.chunk,
-        )
+    graph = timeline.graph
+    columns = (graph.stage, graph.kind, graph.micro, graph.chunk, timeline.starts_s, timeline.ends_s)
+    for stage, kind, micro, chunk, start_s, end_s in zip(*(one.tolist() for one in columns), strict=True):
+        span = (seconds_to_ms(start_s), seconds_to_ms(end_s))
+        yield Box(stage=stage, kind=KINDS[kind], start_ms=span[0], end_ms=span[1], micro=micro, chunk=chunk)
     for after in timeline.afterwards:
         span = (seconds_to_ms(after.start_s), seconds_to_ms(after.end_s))
         yield Box(stage=after.stage, kind=after.what, start_ms=span[0], end_ms=span[1])

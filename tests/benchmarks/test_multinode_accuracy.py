@@ -134,4 +134,6 @@ def test_a_missing_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, tmp_path / "none.csv", tmp_path / "out.json") == 2
-    assert capsys.readouterr().err == f"error: --runs {tmp_path / 'none.csv'}: no such file\n"
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: --runs {tmp_path / 'none.csv'}: not a CSV file (")
+    assert said.count("\n") == 1

@@ -23,7 +23,7 @@ from solver.problem.request import Request
 from solver.problem.requested_plan import parse_plan
 from solver.problem.result import answer_values
 from solver.report.frames import frame_of_columns, to_frame, write_parquet
-from solver.search import search
+from solver.search import candidate_pool, ranked_result, search
 from spec.errors import ConfigError, NoFeasiblePlanError, ProfileError
 from spec.files import shipped_folder
 from spec.frameworks import framework_preset
@@ -202,7 +202,8 @@ def test_every_plan_that_fits_is_in_the_table() -> None:
     """Priced one by one, from the keys in the table, each plan has the row's figures; the search sees as many."""
     asked = session(**FEW)
     columns, frame = asked.every_plan(), to_frame(asked)
-    found = search(ASKED, full_space(ASKED.model, ASKED.job, constraints_of(FEW)), everything=True)
+    space = full_space(ASKED.model, ASKED.job, constraints_of(FEW))
+    found = ranked_result(ASKED, *candidate_pool(ASKED, space, everything=True), space.constraints.rank_by)
     assert len(frame) == found.num_priced
     assert frame["step_s"].is_monotonic_increasing
     assert frame["step_s"][0] == found.best[0].step_s

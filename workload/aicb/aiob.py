@@ -277,9 +277,7 @@ def add_import_aiob(verb: argparse.ArgumentParser) -> None:
     """All options of the verb."""
     verb.add_argument("file", type=Path, help="AICB's text file of module times (microseconds)")
     add_config(verb, "model that was timed", required=True)
-    verb.add_argument(
-        "--gpu", required=True, help="GPU of the times, by any name that a hardware spec or the profile gives it"
-    )
+    verb.add_argument("--gpu", required=True, help="GPU of the times, by a name in a hardware spec or the profile")
     verb.add_argument("--cluster", default="", help="hardware spec in configs/clusters, for a new profile")
     verb.add_argument("--tp", type=whole(1, MOST_GPUS), required=True, help="tensor-parallel ranks")
     verb.add_argument("--micro_batch", type=whole(1, MOST_COUNT), required=True, help="sequences a micro-batch")

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 
 from solver.analysis.timeline import Timeline, num_passes, timeline_of
+from solver.pipeline.simulation import KINDS, NONE
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import TaskKind
 from solver.problem.problem import Problem
@@ -58,16 +59,17 @@ def trace_events(problem: Problem, plan: Plan) -> Iterator[Event]:
 
 def _passes(timeline: Timeline) -> Iterator[Event]:
     """Every pass, and both ends of the message that brings what it needs."""
-    starts, ends = timeline.starts_s.tolist(), timeline.ends_s.tolist()
-    for index, one in enumerate(timeline.instructions):
-        name = f"{NAMES[one.kind]} {one.micro}"
-        marks = {"micro_batch": one.micro, "chunk": one.chunk}
-        yield _event(name, one.kind.value, one.stage, (starts[index], ends[index]), marks)
-        for number, needed in enumerate(one.needs):
-            if timeline.p2p_s > 0:
-                sent_s = ends[needed]
-                named = {"of": name, **marks}
-                yield from _hop(2 * index + number, one.stage, (sent_s, sent_s + timeline.p2p_s), named)
+    graph, starts, ends = timeline.graph, timeline.starts_s.tolist(), timeline.ends_s.tolist()
+    rows = zip(*(one.tolist() for one in (graph.stage, graph.kind, graph.micro, graph.chunk)), strict=True)
+    for index, (stage, kind, micro, chunk) in enumerate(rows):
+        name = f"{NAMES[KINDS[kind]]} {micro}"
+        marks = {"micro_batch": micro, "chunk": chunk}
+        yield _event(name, KINDS[kind].value, stage, (starts[index], ends[index]), marks)
+        messages = [row for row in graph.needs[:, index] if row != NONE and timeline.p2p_s > 0]
+        for number, needed in enumerate(messages):
+            yield from _hop(
+                2 * index + number, stage, (ends[needed], ends[needed] + timeline.p2p_s), {"of": name, **marks}
+            )
 
 
 def _named(what: str, row: int, name: str) -> Event:

@@ -264,7 +264,7 @@ def test_stages_wait_for_the_last_where_the_norm_is_all_of_theirs(preset: str, *
     first_s, last_s = played.starts_s.min(), played.ends_s.max()
     own = [
         played.ends_s[on].max() - played.starts_s[on].min()
-        for on in (np.array([one.stage == stage for one in played.instructions]) for stage in range(4))
+        for on in (played.graph.stage == stage for stage in range(4))
     ]
     priced = price_plan(asked, PlanTable.of(plan))[0]
     passes_s = priced.step_s - priced.parts_s["optimizer"] - priced.parts_s["dp_comm"]

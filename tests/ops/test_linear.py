@@ -41,11 +41,8 @@ def summed(piece: Pass) -> dict[str, float]:
     [
         # transformers' LlamaAttention and LlamaMLP: q + k, + v, gate + up, each two read and one written in 16 bits
         ("hf-trainer", {"attention.qkv.add_gradients": 2 * 6.0, "mlp.up.add_gradients": 6.0}),
-        ("xtuner", {"attention.qkv.add_gradients": 2 * 6.0, "mlp.up.add_gradients": 6.0}),
         # compiled, the next kernel reads each one more
         ("fsdp-compiled", {"attention.qkv.add_gradients": 2 * 2.0, "mlp.up.add_gradients": 2.0}),
-        ("torchtitan", {"attention.qkv.add_gradients": 2 * 2.0, "mlp.up.add_gradients": 2.0}),
-        ("composer", {}),
         ("megatron", {}),
     ],
 )

@@ -157,10 +157,22 @@ def rerun_names(piece: Pass) -> dict[str, Op]:
     return {op.name: op for op in piece.backward if op.phase is Phase.RECOMPUTE}
 
 
+def second_products(
+    framework: str = "fsdp",
+    strategy: str = "mtp",
+    mode: str = "selective",
+    model: ModelSpec | None = None,
+    **degrees: int,
+) -> Pass:
+    """A layer of which, recomputed selectively, every second product runs again."""
+    preset = framework_preset(framework).changed({"recomputation.selective": "every_second_product"})
+    asked = job(seq_len=SEQUENCE, preset=preset)
+    return written(model or small_model(), asked, strategy, Layout.of(8, **degrees), mode).blocks[0]
+
+
 def test_every_second_product_of_a_llama_layer() -> None:
     """torchtitan's policy by hand: products in order q k v o gate up down; the first, third, ... stay."""
-    preset = framework_preset("megatron").changed({"recomputation.selective": "every_second_product"})
-    predicted = written(small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), "selective").blocks[0]
+    predicted = second_products("megatron")
     products = {name: op for name, op in rerun_names(predicted).items() if isinstance(op, BatchedGemm)}
     assert {name: int(op.n[0]) for name, op in products.items()} == {
         "attention.qkv": KV_HEADS * WIDTH,
@@ -178,8 +190,7 @@ def test_every_second_product_of_a_llama_layer() -> None:
 def test_products_of_a_layer_without_a_gate(output_gate: bool) -> None:
     """q k v o up down: up stays and down runs again. A mixer's own gate makes no second product of up."""
     model = with_part(with_part(small_model(), "mlp", gated=False), "mixer", output_gate=output_gate)
-    preset = framework_preset("megatron").changed({"recomputation.selective": "every_second_product"})
-    predicted = written(model, job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), "selective").blocks[0]
+    predicted = second_products("megatron", model=model)
     again = {name: int(op.n[0]) for name, op in rerun_names(predicted).items() if isinstance(op, BatchedGemm)}
     assert "mlp.up" not in again
     assert again["mlp.down"] == HIDDEN
@@ -187,11 +198,7 @@ def test_products_of_a_layer_without_a_gate(output_gate: bool) -> None:
 
 def test_what_runs_again_stands_while_its_operation_does() -> None:
     """What a layer without recomputation keeps of an operation is held for a moment, beside what that needs anyway."""
-    preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
-    plain, again = (
-        written(small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), mode).blocks[0].forward
-        for mode in ("none", "selective")
-    )
+    plain, again = (second_products(mode=mode).forward for mode in ("none", "selective"))
     held = [float(op.transient_bytes[0]) for op in again[1:]]
     assert held == [float(op.transient_bytes[0] + op.saved_bytes[0]) for op in plain[1:]]
     assert sum(held) > 0
@@ -209,10 +216,7 @@ def test_results_of_narrow_products_are_kept_in_16_bits() -> None:
 
 
 def test_what_reduce_scatters_bring_is_kept_and_what_gathers_bring_is_not() -> None:
-    preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
-    predicted = written(
-        small_model(), job(seq_len=SEQUENCE, preset=preset), "fsp", Layout.of(8, tp=2), "selective"
-    ).blocks[0]
+    predicted = second_products(strategy="fsp", tp=2)
     again = [op.collective for op in predicted.backward if op.phase is Phase.RECOMPUTE and isinstance(op, Comm)]
     assert again == [Collective.ALL_GATHER] * 2
 
@@ -235,9 +239,7 @@ def test_what_runs_again_may_end_with_the_last_thing_needed(stops: bool) -> None
 
 
 def test_the_hops_of_a_kept_ring_do_not_run_again() -> None:
-    preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
-    layout = Layout.of(8, cp=2)
-    predicted = written(small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", layout, "selective").blocks[0]
+    predicted = second_products(cp=2)
     assert any(op.name == "attention.ring_p2p" for op in predicted.forward)
     assert not {"attention.ring", "attention.ring_p2p", "attention.subtract_outputs"} & set(rerun_names(predicted))
 

@@ -130,13 +130,6 @@ def test_grouped_query_attention_is_cheaper_than_multi_head() -> None:
     assert grouped.memory_bytes["activations"] < full.memory_bytes["activations"]
 
 
-def test_recomputation_trades_time_for_memory() -> None:
-    plan = Plan(strategy="fsp", preset="internevo", tp=2, dp=2, num_micro=4)
-    none, full = answer(plan), answer(replace(plan, recompute=Recompute.FULL))
-    assert full.step_s > none.step_s
-    assert full.device_bytes < none.device_bytes
-
-
 def test_the_bubble_is_p_minus_1_over_m() -> None:
     """Equal stages with free hops (arXiv 2104.04473 sec. 2.2): all layers, no edges worth naming."""
 

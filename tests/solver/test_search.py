@@ -7,15 +7,15 @@ import pytest
 
 from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
-from solver.memory.device import usable_bytes
 from solver.plans.plan_table import PlanTable
 from solver.plans.schedules import Schedule
-from solver.plans.space import Space, divisors, full_space, tensor_degrees
+from solver.plans.space import divisors, full_space, tensor_degrees
 from solver.problem.price import price_plan
 from solver.problem.requested_plan import broken_rules, parse_plan, plan_of
 from solver.search import search
 from spec.errors import ConfigError, NoFeasiblePlanError
 from spec.frameworks import framework_names, framework_preset
+from spec.settings.constraints import constraints_of
 from spec.settings.plan import PlanSettings
 from tests.solver.questions import question, small_model
 
@@ -109,21 +109,8 @@ def test_nothing_fits_names_the_reasons_and_the_nearest_miss() -> None:
 
 def test_a_space_of_one_plan_is_searched_by_the_same_lines() -> None:
     asked = question(world_size=8)
-    space = Space(
-        degrees={
-            "cp": (1,),
-            "pp": (2,),
-            "tp": (2,),
-            "wp": (1,),
-            "ep": (1,),
-            "zero_stage": (1,),
-            "zero_size": (2,),
-            "micro_batch": (4,),
-            "vpp": (1,),
-        },
-        strategies=("msp",),
-        recomputes=(Recompute.NONE,),
-    )
+    fixed = {"strategy": "msp", "recompute": "none", "tp": 2, "pp": 2, "vpp": 1, "zero_size": 2, "micro_batch": 4}
+    space = full_space(asked.model, asked.job, constraints_of({"fix": fixed}))
     result = search(asked, space)
     written = parse_plan("strategy=msp,tp=2,pp=2,zero_size=2,micro_batch=4")
     alone = price_plan(asked, PlanTable.of(plan_of(written, asked, "test")))[0]
@@ -181,14 +168,6 @@ def test_sharding_is_taken_as_typed(text: str, stage: int, size: int) -> None:
     assert (plan.zero_stage, plan.zero_size) == (stage, size)
 
 
-def test_rules_of_the_framework_name_what_it_lacks() -> None:
-    asked = question(world_size=8, preset=framework_preset("nanotron"))
-    chunks = plan_of(parse_plan("pp=2,vpp=2"), asked, "--plan")
-    assert any("interleaving needs" in reason for reason in broken_rules(asked, chunks))
-    stageless = plan_of(parse_plan("zero_stage=0,zero_size=8"), asked, "--plan")
-    assert "ZeRO stage and shard count disagree" in broken_rules(asked, stageless)
-
-
 def test_what_a_preset_supports_is_searched_and_nothing_else() -> None:
     """Context parallelism from 8,192 tokens on, zero-bubble schedules in their fork, chunks that divide."""
     long = question(preset=framework_preset("megatron"), seq_len=16384, sequences=16)
@@ -207,21 +186,6 @@ def test_what_a_preset_supports_is_searched_and_nothing_else() -> None:
             assert plan.vpp == 1
 
 
-def test_layers_are_recomputed_as_few_as_memory_asks_for() -> None:
-    asked = question(preset=framework_preset("megatron"), world_size=1, sequences=16, seq_len=8192, memory_gib=5.0)
-    space = full_space(asked.model, asked.job)
-    found = [one for one in search(asked, space, top_k=10**6).best if one.plan.recompute is Recompute.BLOCK]
-    assert found
-    for one in found:
-        layers = one.plan.num_recompute_layers
-        assert 0 < layers < asked.model.num_layers
-        less = price_plan(asked, PlanTable.of(replace(one.plan, num_recompute_layers=layers - 1)))[0]
-        assert one.needed_bytes <= usable_bytes(asked.cluster) < less.needed_bytes
-    whole = replace(asked.job, preset=framework_preset("deepspeed"))
-    kinds = search(replace(asked, job=whole), full_space(asked.model, whole), top_k=10**6).best
-    assert Recompute.BLOCK not in {one.plan.recompute for one in kinds}
-
-
 @pytest.mark.parametrize(
     ("text", "preset", "reason"),
     [
@@ -231,6 +195,8 @@ def test_layers_are_recomputed_as_few_as_memory_asks_for() -> None:
         ("pp=2,schedule=zb-h1", "megatron", "does not support this schedule"),
         ("schedule=zb-h1", "zero-bubble", "several stages"),
         ("cp=2", "internevo", "no context parallelism"),
+        ("pp=2,vpp=2", "nanotron", "interleaving needs"),
+        ("zero_stage=0,zero_size=8", "nanotron", "ZeRO stage and shard count disagree"),
         ("etp=2", "megatron", "etp"),
     ],
 )

@@ -29,22 +29,16 @@ def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_of_a_link_the_file_it_points_to_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_of_a_link_the_file_it_points_to_is_written(tmp_path: Path, *, exists: bool) -> None:
     (tmp_path / "folder").mkdir()
     file, link = tmp_path / "folder" / "a.txt", tmp_path / "link.txt"
-    write(file, "old")
+    if exists:
+        write(file, "old")
     link.symlink_to(file)
     write(link, "new")
     assert link.is_symlink()
     assert file.read_text() == "new"
-
-
-def test_a_link_to_nothing_makes_its_file(tmp_path: Path) -> None:
-    link = tmp_path / "link.txt"
-    link.symlink_to(tmp_path / "a.txt")
-    write(link, "new")
-    assert link.is_symlink()
-    assert (tmp_path / "a.txt").read_text() == "new"
 
 
 def test_pipes_and_devices_stay_what_they_are(tmp_path: Path) -> None:

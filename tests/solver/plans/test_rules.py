@@ -94,12 +94,8 @@ def test_muon_takes_whole_matrices(text: str, preset: str, refused: bool) -> Non
     ("preset", "lacks"),
     [
         ("megatron", set()),
-        ("megatron-bridge", set()),
         ("nemo", {PARTLY, UPDATED}),
         ("nanotron", {PARTLY, KEPT, UPDATED}),
-        ("megatron-2021", {PARTLY, KEPT, UPDATED}),
-        ("zero-bubble", {PARTLY, KEPT, UPDATED}),
-        ("aleph-alpha", {PARTLY, KEPT, UPDATED}),
         ("deepspeed", {PARTLY, KEPT}),
     ],
 )
@@ -240,10 +236,8 @@ RANKS = "the framework has no expert parallelism"
         ("hf-trainer", "cp=2", "the framework has no context parallelism"),
         ("xtuner", "tp=2", LAYERS),
         ("xtuner", "strategy=ulysses,tp=2,zero_stage=2", None),  # tokens are cut, and no matrix
-        ("xtuner-v1", "pp=2", STAGES),
         ("xtuner-v1", "ep=8,zero_stage=3", None),
         ("composer", "ep=8,zero_stage=3", None),
-        ("composer", "pp=2", STAGES),
         ("fsdp", "pp=2,tp=2,ep=4", None),
     ],
 )
@@ -557,7 +551,6 @@ def on_host(*modules: str, again: str = "") -> dict[str, object]:
         ("megatron", (), on_host("core_attn", again="moe"), False),
         ("megatron", (), CORE | {"offloaded_layers": 2}, True),
         ("megatron", (), CORE | FULL, True),
-        ("megatron", (), CORE | BLOCKS, True),
         ("megatron", (), CORE | {"recompute": Recompute.SELECTIVE}, False),
         ("megatron", (), CORE | {"pp": 2, "dp": 4}, False),
         ("megatron", ("attn",), CORE, False),
@@ -567,15 +560,10 @@ def on_host(*modules: str, again: str = "") -> dict[str, object]:
         ("megatron", ("full_iteration",), on_host("mlp_norm"), False),
         ("megatron", ("moe",), CORE, True),
         ("nemo2", (), CORE, True),
-        ("nanotron", (), CORE, True),
-        ("deepspeed", (), CORE, True),
         ("fsdp", (), INPUTS | FULL, False),
-        ("hf-trainer", (), INPUTS | FULL, False),
         ("fsdp", (), INPUTS | BLOCKS, False),
         ("fsdp", (), INPUTS, True),
-        ("fsdp", (), CORE, True),
         ("megatron", (), INPUTS | FULL, True),
-        ("torchtitan", (), INPUTS | FULL, True),
     ],
 )
 def test_parts_on_the_host_beside_the_rest(

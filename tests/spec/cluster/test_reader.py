@@ -97,11 +97,6 @@ def test_cards_that_reach_each_other_through_the_host_say_so() -> None:
     } == {"rtx-4090": False, "l4": False, "aws-g5": False, "a40": True, "l40s": True}
 
 
-def test_device_names_point_to_one_sheet_each() -> None:
-    named = [device for name in cluster_names(ROOT) for device in read_cluster(name, root=ROOT).gpu.device_names]
-    assert len(named) == len(set(named))
-
-
 def test_a_borrowed_gpu_brings_its_figures_and_sources() -> None:
     lender, borrower = read_cluster("h100-sxm", root=ROOT), read_cluster("aws-p5", root=ROOT)
     assert borrower.gpu.name == lender.gpu.name
@@ -132,7 +127,6 @@ def test_an_unknown_name_lists_those_like_it() -> None:
         ),
         ('name = "T1"', 'name = ""', "gpu.name = '': text"),
         ('"hopper"', '"kepler"', "gpu.architecture = 'kepler': one of"),
-        ("memory_bytes = 8e9", "memory_bytes = -8e9", "gpu.memory_bytes = -8000000000.0"),
         ("memory_bytes = 8e9", "memory_bytes = 80", "gpu.memory_bytes = 80: a number from 1e+08 to 1e+14 bytes"),
         ("memory_bandwidth = 1e12", "memory_bandwidth = nan", "gpu.memory_bandwidth = nan"),
         ("power_w = 100", "power_w = true", "gpu.power_w = True"),
@@ -248,7 +242,3 @@ def test_of_several_sheets_the_one_with_the_table_answers() -> None:
 
 def test_an_unknown_name_is_nobodys() -> None:
     assert find_hardware_spec("Cray-1", root=ROOT) is None
-
-
-def test_a_sheet_is_called_as_its_file() -> None:
-    assert [read_cluster(stem, root=ROOT).name for stem in cluster_names(ROOT)] == list(cluster_names(ROOT))

@@ -14,7 +14,7 @@ from spec.parameters import num_parameters
 from spec.readers.huggingface.reader import ASSUMABLE
 from spec.readers.huggingface.type_facts import known_types, nested_defaults, refusals, type_facts
 from spec.readers.read_config import read_config
-from tests.spec.readers.huggingface.published import load, refusal
+from tests.spec.readers.huggingface.published import SHAPES, load, refusal
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "counts.json").read_text(encoding="utf-8"))["counts"]
 
@@ -167,16 +167,7 @@ def test_layers_that_take_the_selection_of_the_one_before(
 
 def test_dbrx_has_its_keys_in_sections(tmp_path: Path) -> None:
     """databricks/dbrx-base: 132B, of which 36B are active (its README)."""
-    says = {
-        "model_type": "dbrx",
-        "d_model": 6144,
-        "n_heads": 48,
-        "n_layers": 40,
-        "vocab_size": 100352,
-        "attn_config": {"kv_n_heads": 8, "rope_theta": 500000},
-        "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
-    }
-    model = load(tmp_path, says)
+    model = load(tmp_path, SHAPES["dbrx"])
     counted = num_parameters(model)
     assert (round(counted.total / 1e9), round(counted.active / 1e9)) == (132, 36)
     assert model.rope is not None
@@ -185,25 +176,7 @@ def test_dbrx_has_its_keys_in_sections(tmp_path: Path) -> None:
 
 def test_ling_2_is_as_large_as_published(tmp_path: Path) -> None:
     """arXiv 2510.22115 table 1: Ling-mini-2.0 has 16B parameters, 1.4B of them active; shapes of its config.json."""
-    says = {
-        "model_type": "bailing_moe_v2",
-        "hidden_size": 2048,
-        "intermediate_size": 5120,
-        "moe_intermediate_size": 512,
-        "num_hidden_layers": 20,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "head_dim": 128,
-        "vocab_size": 157184,
-        "num_experts": 256,
-        "num_experts_per_tok": 8,
-        "num_shared_experts": 1,
-        "first_k_dense_replace": 1,
-        "n_group": 8,
-        "topk_group": 4,
-        "score_function": "sigmoid",
-    }
-    model = load(tmp_path, says)
+    model = load(tmp_path, SHAPES["ling_mini_2"])
     counted = num_parameters(model)
     assert (round(counted.total / 1e9), round(counted.active / 1e9, 1)) == (16, 1.4)
     first, rest = (run.block for run in model.blocks)

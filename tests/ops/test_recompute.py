@@ -310,11 +310,6 @@ def test_the_kept_stays_from_forward_to_backward(keeps: tuple[str, ...]) -> None
     assert held[0] == held[1]
 
 
-def test_other_modules_run_again_as_ever() -> None:
-    spared = {op.module for op in layer().backward if op.name in again(layer()) - again(layer("qkv", "out"))}
-    assert spared == {Module.ATTENTION}
-
-
 def test_attentions_result_stays_beside_what_its_backward_reads() -> None:
     """16 bits of every channel of its output, which the output product reads, and the sums of its rows."""
     kept = [saved_bytes(layer(*names)) for names in ((), ("context",))]

@@ -154,6 +154,10 @@ def test_the_keys_said_are_those_written_however_they_are() -> None:
     said = {"tp": 2, "vpp": 1}
     assert plan_keys("tp=2,vpp=1", "a test") == plan_keys(said, "a test") == said
     assert plan_keys(parse_plan("tp=2,vpp=1"), "a test") == {"tp": 2}
+    keys = plan_keys({"recompute_modules": ("mlp", "layernorm"), "optimizer_offload": 0.5}, "plan")
+    assert PlanSettings(**keys) == parse_plan("recompute_modules=mlp+layernorm,optimizer_offload=0.5")
+    with pytest.raises(ConfigError, match="mine: tq = '2'"):
+        plan_keys({"tq": 2}, "mine")
 
 
 def test_the_best_is_that_of_a_search() -> None:
@@ -171,13 +175,6 @@ def test_a_plan_may_be_written_three_ways(plan) -> None:
     assert answer == price_plan(ASKED, PlanTable.of(answer.plan))[0]
     assert session().price(answer) is answer
     assert session().explain(plan).plan == answer.plan
-
-
-def test_a_mapping_has_the_values_of_a_plan() -> None:
-    keys = plan_keys({"recompute_modules": ("mlp", "layernorm"), "optimizer_offload": 0.5}, "plan")
-    assert PlanSettings(**keys) == parse_plan("recompute_modules=mlp+layernorm,optimizer_offload=0.5")
-    with pytest.raises(ConfigError, match="mine: tq = '2'"):
-        plan_keys({"tq": 2}, "mine")
 
 
 def test_obstacles_are_rules_constraints_and_memory() -> None:

@@ -67,14 +67,6 @@ def test_gradients_of_bf16_travel_in_bf16_where_they_add_up_in_fp32() -> None:
     assert (precision.gradient, precision.reduce) == ("fp32", "bf16")
 
 
-def test_all_parameters_of_the_small_model_are_counted() -> None:
-    """The shares above are of what the model has."""
-    plan = Plan(strategy="mtp", preset="deepspeed", dp=DP, num_micro=8)
-    asked = question(world_size=DP, sequences=DP * 8, preset=framework_preset("deepspeed"))
-    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
-    assert table.bytes.on_rank.total[0] == num_parameters(asked.model).total
-
-
 LAYERS = 16
 
 

@@ -5,23 +5,16 @@ import pytest
 from profiler.distributed.rank_layout import RankLayout, first_host, read_rank_layout, tasks_per_node
 from spec.errors import ConfigError
 
-SLURM = {
-    "SLURM_PROCID": "11",
-    "SLURM_NPROCS": "32",
-    "SLURM_LOCALID": "3",
-    "SLURM_NNODES": "4",
-    "SLURM_TASKS_PER_NODE": "8(x4)",
-    "SLURM_JOB_NODELIST": "gpu[017-019,23],login",
-    "SLURM_JOB_ID": "1234567",
-}
-TORCHRUN = {
-    "RANK": "11",
-    "WORLD_SIZE": "32",
-    "LOCAL_RANK": "3",
-    "LOCAL_WORLD_SIZE": "8",
-    "MASTER_ADDR": "node0",
-    "MASTER_PORT": "29501",
-}
+
+def variables(text: str) -> dict[str, str]:
+    return dict(word.split("=") for word in text.split())
+
+
+SLURM = variables(
+    "SLURM_PROCID=11 SLURM_NPROCS=32 SLURM_LOCALID=3 SLURM_NNODES=4 SLURM_TASKS_PER_NODE=8(x4) "
+    "SLURM_JOB_NODELIST=gpu[017-019,23],login SLURM_JOB_ID=1234567"
+)
+TORCHRUN = variables("RANK=11 WORLD_SIZE=32 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8 MASTER_ADDR=node0 MASTER_PORT=29501")
 
 
 def test_without_a_launcher_there_is_one_process() -> None:
@@ -71,6 +64,7 @@ def test_tasks_per_node(text: str, tasks: int) -> None:
         {**TORCHRUN, "LOCAL_WORLD_SIZE": "5"},
         {**TORCHRUN, "LOCAL_RANK": "4"},
         {**SLURM, "SLURM_TASKS_PER_NODE": "8(x3),4"},
+        {**SLURM, "SLURM_TASKS_PER_NODE": "many"},
         {**SLURM, "SLURM_LOCALID": "1"},  # cyclic distribution: rank 11 would be local rank 2
         {**SLURM, "SLURM_JOB_NODELIST": ""},
         {**TORCHRUN, "MASTER_PORT": "0"},

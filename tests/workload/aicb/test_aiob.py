@@ -86,6 +86,7 @@ TIMES = "\n time_gpu_max: 3\n time_gpu_min: 1\n time_gpu_avg: 2\n"
         ("train_iter:1\nEmb:\n time_gpu_max: 3\n time_gpu_avg: 2\n", "time_gpu_min"),
         ("train_iter:1\nEmb:\n time_gpu_max: 1\n time_gpu_min: 1\n time_gpu_avg: 2\n", "outside"),
         ("train_iter:1\nEmb:\n time_gpu_max: nan\n", "line 3"),
+        ("train_iter:1\nEmb:\n time_gpu_max: -1\n", "line 3"),
         ("train_iter:1\nEmb:\n time_gpu_max: 1000000000\n", "line 3"),
         ("train_iter:٣\nhello\n", "line 1"),
         ("train_iter:1\nhello\n", "line 2"),

@@ -54,6 +54,7 @@ def test_old_files_are_read(tmp_path: Path) -> None:
         (f"{HEADER}\n{ROW.replace('all_reduce', 'gossip')}\n", "gossip"),
         (f"{HEADER}\n{ROW.replace('tp_group', 'party')}\n", "party"),
         (f"{HEADER}\n{ROW.replace('1024', '-1')}\n", "'-1'"),
+        (f"{HEADER}\n{ROW.replace('1024', '9' * 40)}\n", "whole number"),
         (f"{HEADER}\n{ROW.replace('1024', '²')}\n", "whole number"),
         (f"{HEADER}\n{ROW.replace('1024', '((1 2))')}\n", "pair of matrix"),
         (f"{HEADER}\n{ROW.replace('1024', '((1 x) (2 3))')}\n", "'x'"),

@@ -52,6 +52,7 @@ NO_PLAN: list[Row] = [
     *of(
         "megatron",
         ({"strategy": "isp"}, {}, "no setting for isp"),
+        ({"schedule": Schedule.ZB_H1}, {}, "schedule = zb-h1"),
         ({"zero_stage": 2, "dp": 2, "zero_size": 2}, {}, "ZeRO stage 2"),
         ({"cp": 3}, {}, "1024 tokens over 2 x cp 3"),
         ({"preset": "internevo"}, {}, "--framework megatron"),
@@ -79,6 +80,8 @@ NO_PLAN: list[Row] = [
     *of(
         "internevo",
         ({"recompute": Recompute.SELECTIVE}, {}, "selective parts"),
+        ({"optimizer_offload": 1.0, "zero_stage": 1, "dp": 2, "zero_size": 2}, {}, "optimizer_offload = 1"),
+        ({"offloaded_layers": 2}, {}, "offloaded_layers = 2"),
         ({"zero_stage": 2, "dp": 2, "zero_size": 2}, {}, "ZeRO stage 2"),
         ({"preset": "megatron"}, {}, "--framework internevo"),
     ),
@@ -86,6 +89,7 @@ NO_PLAN: list[Row] = [
         "deepspeed",
         # runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"
         ({"pp": 2, "dp": 2, "zero_stage": 2, "zero_size": 2}, {}, "pipeline stages beside ZeRO-2"),
+        ({"pp": 2, "dp": 2, "zero_stage": 3, "zero_size": 2}, {}, "pipeline stages beside ZeRO-3"),
         ({"pp": 2, "tp": 2}, {}, "AutoTP beside pipeline stages: .* model-parallel unit"),
         ({"tp": 2, "dp": 2, "zero_stage": 3, "zero_size": 2}, {}, "AutoTP beside ZeRO-3"),
         ({"strategy": "fsp"}, {}, "fsp sharding"),
@@ -94,6 +98,7 @@ NO_PLAN: list[Row] = [
         ({"tp": 4, "etp": 2}, {}, "experts over tp 2 beside tp 4"),
         ({"preset": "megatron"}, {}, "--framework deepspeed"),
         ({"dp": 2, "zero_stage": 2, "zero_size": 2, "optimizer_offload": 0.5}, {}, "0.5 of the optimizer"),
+        ({"dp": 2, "zero_stage": 2, "zero_size": 2, "offloaded_layers": 2}, {}, "offloaded_layers = 2"),
         # "unsupported mix of model_dtype and grad_accum_dtype" (runtime/engine.py, _do_optimizer_sanity_check)
         ({}, {"job": {"gradient": "fp32"}}, "gradients in fp32 without ZeRO"),
     ),

@@ -63,6 +63,7 @@ def test_written_is_read(tmp_path: Path) -> None:
         ("n\nPP:\nallreduce: 3", "allreduce"),
         ("n\nTP:\nallreduce: -3", "no positive bandwidth"),
         ("n\nTP:\nallreduce: nan", "no positive bandwidth"),
+        ("n\nTP:\nallreduce: 1e300", "no positive bandwidth"),
         ("n\nTP:\nallreduce: 1e-300", "no positive bandwidth"),
         ("n\nTP:\nallreduce: ٣", "no positive bandwidth"),
         ("n\nTP:\nallreduce: 3\nallreduce,: 4", "line 4: allreduce of section TP is given twice"),

@@ -226,6 +226,7 @@ def test_free_communication_is_an_error() -> None:
         ({}, "give -nv"),
         ({"gpu_type": "A100", "nic_type": "cx9"}, "one of cx6"),
         ({"nvlink_gib": float("nan")}, "-nv"),
+        ({"nvlink_gib": 0.0}, "-nv"),
         ({"gpu_type": "A100", "nic_gib": -1.0}, "-nic"),
     ],
 )

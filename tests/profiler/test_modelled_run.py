@@ -11,11 +11,9 @@ from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import load_profile, save_profile
 from profiler.modelled_run import model_profile
 from solver.problem.loading import load_problem
-from solver.problem.request import Request
 from spec.errors import ProfileError
 from tests.profdb.profiles import gemm_samples
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.solver.questions import ROOT, request
 
 
 @pytest.fixture(autouse=True)
@@ -36,16 +34,8 @@ def copied(tmp_path: Path) -> Path:
 def test_a_copied_sheet_can_be_asked(copied: Path, tmp_path: Path) -> None:
     made = model_profile(str(copied), tmp_path / "lab.pt", root=ROOT)
     assert made.profile.machine.cluster == "lab"
-    inputs = load_problem(
-        Request(
-            root=ROOT,
-            profile=made.output,
-            cluster=str(copied),
-            config=ROOT / "configs/7B_internlm2.py",
-            world_size=8,
-            global_batch_tokens=2**20,
-        )
-    )
+    asked = request("7B_internlm2.py", 8, profile=made.output, cluster=str(copied), global_batch_tokens=2**20)
+    inputs = load_problem(asked)
     assert inputs.problem.cluster.name == "lab"
 
 

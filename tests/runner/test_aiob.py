@@ -17,14 +17,14 @@ from runner.aiob import ModuleRun, aiob_time, module_cases, time_modules, write_
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.problem.request import Request, read_request
+from solver.problem.request import read_request
 from solver.times.op_times import OpTimer
 from spec.errors import ConfigError
 from spec.readers.read_config import read_config
+from tests.solver.questions import ROOT, request
 from workload.aicb.aiob import read_aiob
 from workload.diagnostics import WorkloadError
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 
 
@@ -89,17 +89,8 @@ def test_latent_attention_and_experts() -> None:
 def test_the_solver_asks_for_every_case(config: str, tp: int, ep: int) -> None:
     run = run_of(config, tp=tp, ep=ep)
     world = max(tp, ep)
-    request = Request(
-        root=ROOT,
-        config=CONFIGS / config,
-        world_size=world,
-        seq_len=run.seq_len,
-        global_batch_tokens=world // tp * run.seq_len,
-        cluster="h100-sxm",
-        framework="megatron",
-        missing="modelled",
-    )
-    read = read_request(request)
+    sizes = {"seq_len": run.seq_len, "global_batch_tokens": world // tp * run.seq_len}
+    read = read_request(request(config, world, cluster="h100-sxm", framework="megatron", missing="modelled", **sizes))
     recorder = CaseRecorder(cost_model=ModelledCostModel(cluster=read.cluster))
     question = Problem(model=run.model, job=read.job, cluster=read.cluster, op_timer=OpTimer.on(read.cluster, recorder))
     plan = Plan(strategy="fsp" if tp > 1 else "mtp", preset="megatron", tp=tp, ep=ep, dp=world // tp)

@@ -168,16 +168,8 @@ def test_products_of_more_tokens_err_less_than_products_of_other_matrices() -> N
     assert std(32768, 32768) > std(4096, 32768)
 
 
-COLUMNS = {
-    "batch": ints(2),
-    "q_len": ints(128),
-    "kv_len": ints(256),
-    "heads": ints(8),
-    "kv_heads": ints(2),
-    "qk_dim": ints(64),
-    "v_dim": ints(32),
-    "window": ints(0),
-}
+SIZES = {"batch": 2, "q_len": 128, "kv_len": 256, "heads": 8, "kv_heads": 2, "qk_dim": 64, "v_dim": 32, "window": 0}
+COLUMNS = {name: ints(size) for name, size in SIZES.items()}
 
 
 def test_a_backward_has_five_products_for_the_forwards_two() -> None:

@@ -71,12 +71,13 @@ def test_a_row_alone_costs_what_it_costs_in_the_table(rows: list[Plan]) -> None:
     if not alike:
         return
     asked = question(world_size=16, sequences=256)
-    together = PlanTable.of(*alike)
-    whole = step_time(asked.model, asked.job, estimate_memory(asked.model, asked.job, together), asked.op_timer)
+    together = estimate_memory(asked.model, asked.job, PlanTable.of(*alike))
+    whole = step_time(asked.model, asked.job, together, asked.op_timer)
     for row, plan in enumerate(alike):
-        table = PlanTable.of(plan)
-        alone = step_time(asked.model, asked.job, estimate_memory(asked.model, asked.job, table), asked.op_timer)
+        table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
+        alone = step_time(asked.model, asked.job, table, asked.op_timer)
         assert alone.step_s[0] == pytest.approx(whole.step_s[row], rel=1e-12)
+        assert table.needed_bytes[0] == pytest.approx(together.needed_bytes[row], rel=1e-12)
 
 
 def test_each_row_of_a_table_has_its_own_answer() -> None:

@@ -11,4 +11,9 @@ from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
 
-MIXERS: dict[type[Mixer], MixerRow[Any]] = {AttentionSpec: ATTENTION, Mamba2Spec: MAMBA2, GatedDeltaSpec: GATED_DELTA}
+MIXERS: dict[type[Mixer], MixerRow[Any]] = {
+    # A mixer is a line.
+    AttentionSpec: ATTENTION,
+    Mamba2Spec: MAMBA2,
+    GatedDeltaSpec: GATED_DELTA,
+}

@@ -130,7 +130,8 @@ PLACES: dict[Axis, Callable[[Layout], RanksAndStride]] = {
     Axis.SDP_SHARD: lambda one: (one.zero_size, one.constant(1)),
     Axis.SDP_REPLICATE: lambda one: (one.dp * one.cp * one.tp // one.zero_size, one.zero_size),
     Axis.ZERO_SHARD: lambda one: (one.zero_size, one.tp),
-    Axis.ZERO_REPLICATE: lambda one: (one.dp * one.cp // one.zero_size, one.tp * one.zero_size),
+    # Of a typed plan more shards than ranks may be asked for, which a rule refuses: one copy then.
+    Axis.ZERO_REPLICATE: lambda one: (np.maximum(one.dp * one.cp // one.zero_size, 1), one.tp * one.zero_size),
     # first and last stage of a pipeline, which share tied embeddings
     Axis.EMBEDDING: lambda one: (np.minimum(one.pp, 2), one.tp * one.cp * one.dp * np.maximum(one.pp - 1, 1)),
 }

@@ -74,6 +74,15 @@ def test_a_plan_that_does_not_fit_says_by_how_much(capsys: pytest.CaptureFixture
     assert "not feasible: needs " in capsys.readouterr().out
 
 
+def test_a_strategy_that_a_framework_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its default of shards is larger than that framework's groups: refused as well, and priced without a warning."""
+    words = "--config configs/7B_internlm2.py --world_size 16 --global_batch_size 1048576 --framework megatron"
+    assert command.main([*words.split(), "--plan", "strategy=isp,tp=4"]) == 3
+    said = capsys.readouterr()
+    assert "not feasible: megatron does not run isp" in said.out
+    assert "not feasible: zero_size does not divide the data-parallel ranks" in said.out
+
+
 def test_typed_modules_run_again(capsys: pytest.CaptureFixture[str]) -> None:
     def activations(plan: str) -> str:
         assert command.main(asked(16, 262144, "--framework", "megatron", "--plan", plan)) == 0

@@ -27,7 +27,7 @@ NAMES = (
     *("workload groups", "workload traffic", "workload topology", "workload generate moe", "workload generate zero"),
     *("workload tests", "search 7B", "profile options"),
 )
-SHORT, LONG = 2, 45
+SHORT, LONG = 1, 45
 """Inputs of a seed: 2 in every test run, 45 (over 2,000 in all) with -m nightly."""
 
 # What asks for minutes of work by itself, not because it is spoilt.

@@ -47,14 +47,19 @@ def ask_tiny(model="tiny_internlm2.py", cluster="h100-sxm", **job):
     return solver.ask(model=CONFIGS / model, cluster=cluster, job={**sizes, **job})
 
 
-@pytest.mark.parametrize("framework", ["megatron", "fsdp", "torchtitan", "nanotron", "megatron-bridge", "internevo"])
+BY_NIGHT = [pytest.param(name, marks=pytest.mark.nightly) for name in ("torchtitan", "nanotron", "megatron-bridge")]
+
+
+@pytest.mark.parametrize("framework", ["megatron", "fsdp", "internevo", *BY_NIGHT])
 def test_plans_of_one_table_do_not_change_each_other(framework):
     # Megatron-Core's ZeRO 0 and 1 run the same layers but for the hooks that overlapped gathers hang on them.
     question = ask_tiny(framework=framework, cluster="gb200-nvl72")
     check_priced_alone(question, question.search(top_k=20))
 
 
-@pytest.mark.parametrize("framework", ["fsdp", "nanotron", "deepspeed"])
+@pytest.mark.parametrize(
+    "framework", ["fsdp", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("nanotron", "deepspeed"))]
+)
 def test_a_question_about_another_batch_changes_no_price(framework):
     batches = [65536, 4 * 65536]
     axes = {"model": CONFIGS / "tiny_internlm2.py", "cluster": "h100-sxm"}

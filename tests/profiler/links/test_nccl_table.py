@@ -30,6 +30,7 @@ def printed() -> str:
     return ran.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.distributed
 def test_the_table_is_nccl_tests_own(printed: str, tmp_path: Path) -> None:
     path = tmp_path / "log.txt"

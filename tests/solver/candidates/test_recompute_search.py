@@ -234,10 +234,10 @@ def test_parts_asked_for_by_name_run_again_where_nothing_else_may() -> None:
 @pytest.mark.parametrize(
     ("memory_gib", "eased_by"),
     [
-        (8.0, "recompute-full offload-layer_input"),
-        (9.0, "zero2/2 mb1x1 recompute-full offload-layer_input"),
+        pytest.param(8.0, "recompute-full offload-layer_input", marks=pytest.mark.nightly),
+        pytest.param(9.0, "zero2/2 mb1x1 recompute-full offload-layer_input", marks=pytest.mark.nightly),
         (10.0, "recompute-block11 offload-layer_input"),
-        (12.0, "recompute-block11"),
+        pytest.param(12.0, "recompute-block11", marks=pytest.mark.nightly),
     ],
 )
 def test_inputs_leave_where_recomputation_alone_does_not_do(memory_gib: float, eased_by: str) -> None:

@@ -19,7 +19,7 @@ class CaseRecorder:
     cost_model: CostModel
     cases: dict[Case, float] = field(default_factory=dict)
 
-    def linear_s(self, query: Query) -> TimeEstimate:
+    def answer(self, query: Query) -> TimeEstimate:
         """Returns the times of a query of any kind."""
         estimate = ask(self.cost_model, query)
         family, labels = curve_of(query)
@@ -37,7 +37,7 @@ class CaseRecorder:
             self.cases[case] = float(estimate.seconds[row])
         return estimate
 
-    grouped_linear_s = attention_s = memory_bound_s = collective_s = p2p_s = optimizer_s = linear_s
+    linear_s = grouped_linear_s = attention_s = memory_bound_s = collective_s = p2p_s = optimizer_s = answer
 
     def cpu_s(self, kind: str) -> TimeEstimate:
         """Returns the CPU time of one launch, layer or micro-batch."""

@@ -185,7 +185,7 @@ class ProfileCostModel:
             self._curves[family] = curves_of(self.profile, family)
         return self._curves[family]
 
-    def linear_s(self, query: Query) -> TimeEstimate:
+    def answer(self, query: Query) -> TimeEstimate:
         """Returns the times of a query, 0 where there is nothing to do; each different shape is computed once per set of
         labels. Shapes that may still be measured on demand are not remembered."""
         kind: type = type(query)
@@ -215,7 +215,7 @@ class ProfileCostModel:
         return TimeEstimate(seconds=seconds, relative_std=relative_std, origin=origin.astype(np.int64))
 
     # The curves of every family are read alike.
-    grouped_linear_s = attention_s = memory_bound_s = collective_s = p2p_s = optimizer_s = linear_s
+    linear_s = grouped_linear_s = attention_s = memory_bound_s = collective_s = p2p_s = optimizer_s = answer
 
     def _price(self, query: Query) -> TimeEstimate:
         """Returns times of different shapes by the curves, or by the other cost model where no curve reaches; 0 where

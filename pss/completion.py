@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from pss.subcommands import SUBCOMMANDS
+from solver.report.schema import schemas
 from spec.cluster.reader import cluster_names
 from spec.errors import CommandLineError
 from spec.files import CONFIGS, shipped_folder
@@ -26,8 +27,8 @@ def script(words: Sequence[str]) -> str:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """Returns one parser of all subcommands. Options that a subcommand leaves open have the names that there are:
-    hardware specs, frameworks, shipped models, strategies."""
+    """Returns one parser of all subcommands; shtab passes over those without help. Options that a subcommand leaves open
+    have the names that there are: hardware specs, frameworks, shipped models, strategies."""
     root = shipped_folder()
     models = sorted(path.stem for path in (root / CONFIGS).glob("*.*"))
     values: dict[str, Sequence[str]] = {
@@ -43,4 +44,6 @@ def whole_parser() -> argparse.ArgumentParser:
         parser = verbs.add_parser(name, help=verb.summary, parents=[verb.parser(f"pss {name}")], add_help=False)
         for action in parser._actions:
             action.choices = action.choices or next(filter(None, map(values.get, action.option_strings)), None)
+    for name, words in {"completion": SHELLS, "schema": tuple(schemas()), "list": None}.items():
+        verbs.add_parser(name, help=f"the {name}").add_argument("name", choices=words)
     return whole

@@ -3,8 +3,8 @@
 torch.save pickles a document (protocol 2) whose tensors are a call of ``torch._utils._rebuild_tensor_v2`` on a storage
 named by its type, its member ``data/<key>`` of the archive and its length (PyTorch, torch/serialization.py ``_save``,
 torch/_utils.py). The reader accepts only those names, and only the instructions that such a document needs: a file can
-make it import, call or set nothing else. Members of the archive are stored, not compressed, and zipfile checks the CRC-32 of each
-that is read: damage is found, or stands where nobody reads.
+make it import, call or set nothing else. Members of the archive are stored, not compressed, and zipfile checks the
+CRC-32 of each that is read: damage is found, or stands where nobody reads.
 """
 
 import io

@@ -345,8 +345,8 @@ def run_workload(options: ReplayOptions, read: Read, layout: RankLayout) -> list
 
 
 def run_in_world(options: ReplayOptions, read: Read, world: World, hook: AbortHook) -> tuple[Log, list[str]]:
-    """Log and summary lines of one task, empty on ranks other than 0, run in a world that stays open. Raises NotAgreedError if the world can go on with another
-    task, RankFailedError if it cannot."""
+    """Log and summary lines of one task, empty on ranks other than 0, run in a world that stays open. Raises
+    NotAgreedError if the world can go on with another task, RankFailedError if it cannot."""
     # What may fail on some ranks alone (a file, memory, a folder) goes through agree, so that all ranks stop or none.
     task = read_on_all_ranks(world, read)
     program = task.programs[task.degrees.stage_of(world.rank)]

@@ -299,8 +299,8 @@ def write(measured: TrainingResult, json_path: Path | None, results: Path | None
 
 
 def one_step(trainer: Trainer, world: World, step: int) -> tuple[float, float]:
-    """Wall-clock seconds of a step on this rank, and CPU seconds of this process in it, to which neither waiting nor other
-    processes add; all ranks begin together, with their tokens on the device."""
+    """Wall-clock seconds of a step on this rank, and CPU seconds of this process in it, to which neither waiting nor
+    other processes add; all ranks begin together, with their tokens on the device."""
     # Data on the device, ranks aligned and the device idle: none of it is part of the step.
     batch = trainer.batch(step)
     world.align()

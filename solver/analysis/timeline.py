@@ -29,8 +29,8 @@ class StepEndWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A step from its first task on: the passes of ``graph`` with their ``starts_s`` and ``ends_s``, the seconds ``p2p_s`` of
-    a message between stages, and the work ``afterwards``, by stage."""
+    """A step from its first task on: the passes of ``graph`` with their ``starts_s`` and ``ends_s``, the seconds
+    ``p2p_s`` of a message between stages, and the work ``afterwards``, by stage."""
 
     graph: TaskGraph
     starts_s: FloatArray

@@ -34,7 +34,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["pss", "search", "--cluster", "h100-s"], {"h100-sxm"}),
         (["pss", "search", "--framework", "megatron-b"], {"megatron-bridge"}),
         (["pss", "price", "--config", "70B_llama3"], {"70B_llama3"}),
-        (["pss", "explain", "tp=8,pp=2", "--why"], {"--why_not"}),
+        # Bash cuts tp=8 in three words.
+        (["pss", "explain", "tp", "=", "8,pp", "=", "2", "--why"], {"--why_not"}),
+        (["pss", "completion", "b"], {"bash"}),
+        (["pss", "schema", "a"], {"answer"}),
+        (["pss", "lis"], {"list"}),
         (["pss", "search", "--missing", ""], {"error", "modelled"}),
         (["pss", "workload", "gr"], {"groups"}),
         (["pss", "workload", "groups", "--or"], {"--order"}),

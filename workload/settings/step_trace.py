@@ -65,11 +65,9 @@ def _passes(timeline: Timeline) -> Iterator[Event]:
         name = f"{NAMES[KINDS[kind]]} {micro}"
         marks = {"micro_batch": micro, "chunk": chunk}
         yield _event(name, KINDS[kind].value, stage, (starts[index], ends[index]), marks)
-        messages = [row for row in graph.needs[:, index] if row != NONE and timeline.p2p_s > 0]
-        for number, needed in enumerate(messages):
-            yield from _hop(
-                2 * index + number, stage, (ends[needed], ends[needed] + timeline.p2p_s), {"of": name, **marks}
-            )
+        needs = [row for row in graph.needs[:, index] if row != NONE]
+        for number, sent_s in enumerate(ends[row] for row in needs if timeline.p2p_s > 0):
+            yield from _hop(2 * index + number, stage, (sent_s, sent_s + timeline.p2p_s), {"of": name, **marks})
 
 
 def _named(what: str, row: int, name: str) -> Event:

@@ -154,7 +154,8 @@ def _uplinks(fabric: Fabric, *, first_asw: int) -> Iterator[Link]:
 
 
 # An NVLink-only system: 72 GPUs in one rack or two. Every GPU has one link to each of its rack's 18 NV switches
-# (NVIDIA GB200 NVL72: 18 NVLinks per GPU of 100 GB/s in both directions together, here 800Gbps as in a public fork of SimAI).
+# (NVIDIA GB200 NVL72: 18 NVLinks per GPU of 100 GB/s in both directions together, here 800Gbps as in a public fork of
+# SimAI).
 
 SWITCHES_PER_RACK = 18
 NVL72_GPUS = 72

@@ -61,6 +61,8 @@ OF_ONE_PLAN = (
     "measure_missing",
     "sensitivity",
 )
+SHOWN = 10
+"""Plans of a ranking, where no number is given."""
 MOST_COMPARED = 26
 """Plans side by side have a letter each."""
 
@@ -170,7 +172,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
         "task": {
             "--run_all_solu": flag("search every plan"),
             "--plan": option("price this plan instead of the config's: tp=8,pp=2,strategy=msp,..."),
-            "--top_k": option("plans to show (default 10)", type=whole(1, MOST_SHOWN), default=10),
+            "--top_k": option(f"plans to show (default {SHOWN}, of which six are printed)", type=whole(1, MOST_SHOWN)),
         },
         "sweeps (docs/questions.md); a comma means a list": {
             "--micro_batch": option("micro-batches: 1,2,4", type=comma_separated(whole(1, MOST_STEP_TOKENS))),
@@ -224,6 +226,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
             "--compare": option("plans side by side", metavar="PLAN", nargs="+", action="extend"),
         },
         "results": {
+            "--verbose": flag("print everything: all parts of the step, memory and time by plan, what was rejected"),
             "--json": path("write everything to this file"),
             "--csv": path("write the plans shown, or the rows of a sweep, to this file"),
             "--report": option(
@@ -340,7 +343,7 @@ def named_plans(options: argparse.Namespace) -> dict[str, "tuple[NamedPlan, ...]
         return {}
     from solver.analysis.named_plans import named_plan
 
-    num_ranked = options.top_k if options.run_all_solu else 0
+    num_ranked = (options.top_k or SHOWN) if options.run_all_solu else 0
     return {
         name: tuple(named_plan(text, f"--{name}", num_displayed=num_ranked) for text in getattr(options, name) or ())
         for name in ("explain", "why_not", "compare")

@@ -14,12 +14,14 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pss.plan_options import (
     PLANS_BY,
     PROGRAM,
+    SHOWN,
     constraint_options,
     is_sweep,
     named_plans,
@@ -29,7 +31,8 @@ from pss.plan_options import (
 )
 from solver.problem.request import DEFAULT_PROFILE, ParsedRequest, Request, read_request
 from solver.problem.requested_plan import parse_plan
-from solver.report.sections import record, text
+from solver.report.sections import record
+from solver.report.terminal import terminal_width, text
 from spec.errors import ConfigError
 from spec.files import check_outputs, check_parquet, shipped_folder
 from spec.program.progress import progress
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from profdb.on_demand import MeasuringDevice
     from solver.analysis.goodput import Reliability, RunTerms
     from solver.analysis.named_plans import NamedPlan
+    from solver.analysis.sensitivity import WhatIf
     from solver.analysis.switches import Values
     from solver.problem.loading import LoadedProblem
     from solver.problem.result import Answer
@@ -53,6 +57,8 @@ Value = TypeVar("Value")
 NOT_FEASIBLE = 3
 """Exit status for a priced plan that breaks a rule or does not fit; the results are written all the same, and
 launch settings with --force where the framework runs it."""
+MOST_LINES = 30
+"""Lines of an answer without --verbose; long labels on a narrow terminal take a few more."""
 ROOT = shipped_folder()
 
 
@@ -95,7 +101,10 @@ def run(options: argparse.Namespace) -> int:
         return sweep(options, request)
     parsed = read_request(request)
     if files := launch_files(options):
+        from workload.launch_files import check_exports
+
         check_framework(files, parsed.job.preset.name)
+        check_exports(files, parsed.config.model, parsed.job)
     return answer(options, request, parsed, plan)
 
 
@@ -109,7 +118,7 @@ def check_options(options: argparse.Namespace) -> None:
     if options.run_all_solu and options.plan is not None:
         allowed = "a plan to price, or --run_all_solu: not both"
         raise ConfigError(where="--plan", key="plan", value=options.plan, allowed=allowed)
-    num_plans = options.top_k if options.run_all_solu else 1
+    num_plans = (options.top_k or SHOWN) if options.run_all_solu else 1
     if options.rank > num_plans:
         allowed = f"1 to {num_plans}, the plans shown at most"
         raise ConfigError(where="--rank", key="rank", value=options.rank, allowed=allowed)
@@ -155,48 +164,37 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
     status."""
     from solver.analysis.named_plans import obstacles
     from solver.problem.loading import load_parsed
-    from solver.report.plans import question_section
+    from solver.report.reasons import frameworks_section
 
     named, (reliability, terms) = named_plans(options), run_options(options)
-    # Why the framework is the one that it is, where the command does not name it.
-    origin = "assumed, as nothing names one" if parsed.assumed_framework else f"that of {parsed.config.path}"
-    origin = "" if options.framework else origin
     tried = switches_of(options.tried, parsed) if options.tried else ()
     if parsed.config.plan is None:
         plan = plan or first_named_plan(named)
-    if exports := launch_files(options):
-        from workload.launch_files import check_exports
-
-        check_exports(exports, parsed.config.model, parsed.job)
     device = measuring_device(options) if options.measure_missing else None
     inputs = load_parsed(request, parsed, device)
-    sections = [
-        question_section(
-            inputs.problem,
-            inputs.times,
-            framework_origin=origin,
-            # A given plan is priced whether it leaves memory free or not.
-            constraints=parsed.constraints if options.run_all_solu else replace(parsed.constraints, headroom=0.0),
-        )
-    ]
-    print(text(sections), end="\n\n", flush=True)
+    sections = [question_of(options, parsed, inputs)]
+    shown = partial(text, width=terminal_width(), verbose=options.verbose)
+    print(shown(sections), end="\n\n", flush=True)
     try:
         named = {option: price_named_plans(option, plans, inputs) for option, plans in named.items()}
         plans, results = (
             search_plans(options, inputs) if options.run_all_solu else price_given_plan(options, inputs, plan)
         )
+        others: Sequence[WhatIf] = ()
         if options.run_all_solu and options.framework is None:
-            sections.append(under_other_frameworks(request, parsed, plans))
+            others = other_frameworks_of(request, parsed, plans)
+            sections.append(frameworks_section(plans.best, others))
         sections += results
         if reliability or terms:
             sections += run_sections(reliability, terms, plans)
         for option, of_option in named.items():
             sections += reason_sections(option, of_option, plans)
-        print(text(sections[1:]))
+        summary = [] if options.verbose else summary_of(options, plans, others, sections[0])
+        print(shown([*summary, *sections[1:]]))
         changes = [what_if(request, parsed, plans)] if options.sensitivity else []
         changes += [try_section(request, parsed, plans, tried)] if tried else []
         for section in changes:
-            print("", text([section]), sep="\n")
+            print("", shown([section]), sep="\n")
         sections += changes
     finally:
         if device is not None:
@@ -206,6 +204,20 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
     chosen = hand_on(options, plans)
     runs = options.run_all_solu or not obstacles(inputs.problem, chosen, inputs.constraints)
     return 0 if runs else NOT_FEASIBLE
+
+
+def question_of(options: argparse.Namespace, parsed: ParsedRequest, inputs: "LoadedProblem") -> "ReportSection":
+    """Returns the question, with the reason for the framework where the command names none."""
+    from solver.report.plans import question_section
+
+    origin = "assumed, as nothing names one" if parsed.assumed_framework else f"that of {parsed.config.path}"
+    return question_section(
+        inputs.problem,
+        inputs.times,
+        framework_origin="" if options.framework else origin,
+        # A given plan is priced whether it leaves memory free or not.
+        constraints=parsed.constraints if options.run_all_solu else replace(parsed.constraints, headroom=0.0),
+    )
 
 
 def first_named_plan(named: "dict[str, tuple[NamedPlan, ...]]") -> PlanSettings | None:
@@ -245,7 +257,7 @@ def search_plans(options: argparse.Namespace, inputs: "LoadedProblem") -> "tuple
 
     blocks = len(full_space(inputs.problem.model, inputs.problem.job).blocks)
     with progress(blocks, "search", "block") as bar:
-        result = Session(inputs=inputs).search(top_k=options.top_k, tick=bar.update)
+        result = Session(inputs=inputs).search(top_k=options.top_k or SHOWN, tick=bar.update)
     plans = Plans(inputs=inputs, answers=result.best, result=result)
     return plans, search_sections(plans, result)
 
@@ -335,16 +347,37 @@ def try_section(
     return sensitivity_section(plans.best, results, tried=True)
 
 
-def under_other_frameworks(request: Request, parsed: ParsedRequest, plans: "Plans") -> "ReportSection":
+def other_frameworks_of(request: Request, parsed: ParsedRequest, plans: "Plans") -> "tuple[WhatIf, ...]":
     """Returns what the two most likely other frameworks would give."""
     from solver.analysis.sensitivity import NUM_OTHERS, other_frameworks
     from solver.problem.result import check_believable
-    from solver.report.reasons import frameworks_section
 
     with progress(NUM_OTHERS, "other frameworks", "framework") as bar:
         results = other_frameworks(request, parsed, plans.inputs, tick=bar.update)
     check_believable([one.answer for one in results if one.answer is not None], plans.inputs.source)
-    return frameworks_section(plans.best, results)
+    return results
+
+
+def summary_of(
+    options: argparse.Namespace, plans: "Plans", others: "Sequence[WhatIf]", question: "ReportSection"
+) -> "list[ReportSection]":
+    """Returns the answer in a few lines, with the options to add to the command next: without --top_k as many of five
+    alternatives as there are lines for below the ``question``."""
+    from solver.analysis.named_plans import obstacles
+    from solver.report.plans import settings_section
+    from solver.report.summary import NUM_ALTERNATIVES, summary_sections
+
+    inputs, best = plans.inputs, plans.best
+    found = () if plans.result is not None else obstacles(inputs.problem, best, inputs.constraints)
+    launch = (f", --export_{name} FILE (launch)" for name, one in WRITTEN.items() if best.plan.preset in one.frameworks)
+    steps = f"--verbose (all), --report DIR (a page){next(launch, '')}"
+    settings = settings_section(best, inputs.problem)
+    fewest, most = (2, NUM_ALTERNATIVES) if options.top_k is None else (options.top_k - 1, options.top_k - 1)
+    for number in range(most, fewest - 1, -1):
+        sections = summary_sections(plans, number, others, steps, found)
+        if text([question, *sections, settings], terminal_width(), verbose=False).count("\n") < MOST_LINES:
+            break
+    return sections
 
 
 def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequence[ReportSection]") -> None:
@@ -378,7 +411,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
     if ranked_by:
         results = rank_rows(results, ranked_by)
     sections = sweep_sections(rows, results, ranked_by=ranked_by, by_nodes=options.every_node_count)
-    print(text(sections))
+    print(text(sections, terminal_width(), verbose=options.verbose))
     if options.json:
         write_json(options.json, record(sections))
     if options.csv:

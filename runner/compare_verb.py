@@ -25,7 +25,7 @@ from solver.problem.requested_plan import check_order, plan_of
 from solver.problem.result import Answer, check_believable
 from solver.report.files import answer_record, question_record, write_json
 from solver.report.plans import PART_TITLES
-from solver.report.sections import table
+from solver.report.terminal import table
 from spec.errors import ConfigError
 from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, check_outputs, read_file_text
 from spec.job import precision_of

@@ -54,7 +54,14 @@ class NoFeasiblePlanError(UserError):
             f"{reason}: {count}" for reason, count in sorted(rejected.items(), key=lambda item: -item[1])
         )
         cheapest = f"; cheapest change: {change}" if change else ""
-        super().__init__(f"no plan fits ({reasons}); nearest miss: {nearest_miss}{cheapest}")
+        super().__init__(f"no plan fits: {self.reason}{cheapest}; rejected: {reasons}")
+
+    @property
+    def reason(self) -> str:
+        """Returns the nearest miss if a plan came as far as memory, else the most frequent reason."""
+        if "GiB" in self.nearest_miss:
+            return f"nearest miss: {self.nearest_miss}"
+        return max(self.rejected, key=lambda reason: self.rejected[reason], default="no plan")
 
 
 class ExportError(UserError):

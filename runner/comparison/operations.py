@@ -26,7 +26,7 @@ from runner.traces.trace_file import (
 )
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
-from solver.report.sections import table
+from solver.report.terminal import table
 from spec.collectives import Collective
 from spec.errors import ConfigError
 from spec.units import MS, seconds_to_ms

@@ -16,7 +16,7 @@ import numpy as np
 
 from runner.launch import host_facts
 from runner.launch.command import LOCAL, Launch, ssh_words
-from solver.report.sections import table
+from solver.report.terminal import table
 from spec.program.command import print_error
 from spec.units import GIB
 

@@ -111,16 +111,9 @@ def run_sweep(
             check_believable((answer,), inputs.source)
             rows.append(SweepRow(values=values, inputs=inputs, answer=answer))
         except NoFeasiblePlanError as error:
-            rows.append(SweepRow(values=values, inputs=inputs, answer=None, why_none=_first_reason(error)))
+            rows.append(SweepRow(values=values, inputs=inputs, answer=None, why_none=error.reason))
         tick()
     return tuple(rows)
-
-
-def _first_reason(error: NoFeasiblePlanError) -> str:
-    """Returns the nearest miss if a plan came as far as memory, else the most frequent reason."""
-    if "GiB" in error.nearest_miss:
-        return f"nearest miss: {error.nearest_miss}"
-    return max(error.rejected, key=lambda reason: error.rejected[reason], default="no plan")
 
 
 def node_counts(largest: int, cluster: ClusterSpec) -> tuple[int, ...]:

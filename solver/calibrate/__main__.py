@@ -19,7 +19,7 @@ from solver.calibrate.measured_steps import MeasuredStep, read_steps, steps_of
 from solver.problem.calibration import Calibration, Fit, calibration_path, write_calibration
 from solver.problem.interval import NEW_SOURCES
 from solver.problem.request import DEFAULT_PROFILE, Request, profile_path
-from solver.report.sections import table
+from solver.report.terminal import table
 from spec.errors import ConfigError, UserError
 from spec.files import shipped_folder
 from spec.program.command import OneLineParser

@@ -132,6 +132,7 @@ def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[ReportSec
     return [
         ReportSection(
             anchor="ranking",
+            details=True,
             title="The plan",
             tables=(
                 plans_table([plans.best], "the plan (parts of the step in ms)", mfu_convention(plans.inputs.problem)),
@@ -152,6 +153,7 @@ def search_sections(plans: Plans, result: "Result") -> list[ReportSection]:
     return [
         ReportSection(
             anchor="ranking",
+            details=True,
             title="Ranking",
             tables=(
                 plans_table(
@@ -192,7 +194,9 @@ def plans_table(answers: Sequence[Answer], caption: str, mfu: str, names: Sequen
     ]
     header = ["question" if names else "plan", "step ms", "80 % interval", "TGS", f"MFU % ({mfu})", "GiB"]
     header += [*(PART_TITLES[part] for part in parts), "origin"]
-    return Table(caption=caption, header=header, rows=rows, words=frozenset({0, len(header) - 1}))
+    # Parts of the step go first, then MFU and throughput (which the step fixes), the interval, and memory.
+    drops = (*range(len(header) - 1, 5, -1), 4, 3, 2, 5)
+    return Table(caption=caption, header=header, rows=rows, words=frozenset({0, len(header) - 1}), drops=drops)
 
 
 def origin_words(answer: Answer) -> str:
@@ -233,6 +237,7 @@ def breakdown_section(
     )
     return ReportSection(
         anchor="breakdown",
+        details=True,
         title="Where the time goes",
         paragraphs=[
             f"{100 * compute / best.step_s:.1f} % of the step computes: {parts}",
@@ -274,12 +279,12 @@ def published_words(problem: Problem, answer: Answer) -> list[str]:
     return lines
 
 
-def difference(best: Answer, other: Answer) -> str:
-    """Returns in which parts the other plan takes longer and in which less, in ms."""
+def difference(best: Answer, other: Answer, terms: int = 3) -> str:
+    """Returns in which parts, ``terms`` at most, the other plan takes longer and in which less, in ms."""
     deltas = {part: other.mean_parts_s[part] - best.mean_parts_s[part] for part in PART_NAMES}
     worth_saying = 0.0005 * best.step_s
-    dearer = sorted((d, part) for part, d in deltas.items() if d > worth_saying)[::-1][:3]
-    cheaper = sorted((d, part) for part, d in deltas.items() if d < -worth_saying)[:2]
+    dearer = sorted((d, part) for part, d in deltas.items() if d > worth_saying)[::-1][:terms]
+    cheaper = sorted((d, part) for part, d in deltas.items() if d < -worth_saying)[: terms - 1]
     pays = ", ".join(f"{PART_WORDS[part]} +{in_ms(d)} ms" for d, part in dearer)
     saves = ", ".join(f"{PART_WORDS[part]} {in_ms(d)} ms" for d, part in cheaper)
     slower = 100 * (other.step_s / best.step_s - 1.0)
@@ -324,20 +329,25 @@ def _neighbours(result: "Result", usable: float, constraints: Constraints) -> li
             f"with every byte (--headroom 0): {tight.plan.label()}: {in_ms(tight.step_s)} ms "
             f"({slower_by(tight, best)}), {100 * tight.needed_bytes / usable:.0f} % full"
         )
-    faster = min(result.best, key=lambda one: one.step_s)
-    simple = ""
-    if faster is not best:
-        more = ", ".join(switches_beyond(faster.plan, best.plan))
-        simple = (
-            f"first as the simplest of its ties: plan {result.best.index(faster) + 1} ({slower_by(faster, best)}) has "
-            f"more: {more} (--rank_by time)"
-        )
+    simple = simple_words(result)
     return [
         ("preset", best.plan.preset),
         *([("simple", simple)] if simple else []),
         ("ties", tie_words if alike else "none within the 80 % interval of the difference"),
         *([("headroom", room)] if constraints.headroom else []),
     ]
+
+
+def simple_words(result: "Result") -> str:
+    """Returns what the fastest plan has more than the best one, a simpler tie; "" where they are one."""
+    best, faster = result.best[0], min(result.best, key=lambda one: one.step_s)
+    if faster is best:
+        return ""
+    more = ", ".join(switches_beyond(faster.plan, best.plan))
+    return (
+        f"first as the simplest of its ties: plan {result.best.index(faster) + 1} ({slower_by(faster, best)}) has "
+        f"more: {more} (--rank_by time)"
+    )
 
 
 def front_section(result: "Result", usable: float) -> ReportSection:
@@ -360,8 +370,9 @@ def front_section(result: "Result", usable: float) -> ReportSection:
         rows=rows,
         words=frozenset({1}),
         shown=PRINTED_FRONT,
+        drops=(0, 5, 3, 4),
     )
-    return ReportSection(anchor="pareto", title="Step against memory", tables=(shown,))
+    return ReportSection(anchor="pareto", title="Step against memory", tables=(shown,), details=True)
 
 
 def front_of(result: "Result") -> list[Answer]:
@@ -376,6 +387,7 @@ def rejected_section(result: "Result") -> ReportSection:
     rejected = sorted(result.rejected.items(), key=itemgetter(1), reverse=True)
     return ReportSection(
         anchor="dropped",
+        details=True,
         title="Rejected plans",
         paragraphs=[
             f"{result.num_seen:,} plans seen, {result.num_priced:,} feasible ones priced, optimum proven "
@@ -413,7 +425,7 @@ def settings_section(answer: Answer, problem: Problem) -> ReportSection:
 def obstacle_section(obstacles: Sequence[str]) -> ReportSection:
     """Returns why a plan cannot run."""
     facts = [("not feasible:", reason) for reason in obstacles]
-    return ReportSection(anchor="obstacles", title="Why the plan cannot run", facts=facts)
+    return ReportSection(anchor="obstacles", title="Why the plan cannot run", facts=facts, details=True)
 
 
 def _priced_record(plans: Plans) -> dict[str, object]:

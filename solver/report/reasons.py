@@ -77,6 +77,7 @@ def operations_table(explanation: Explanation) -> Table:
         header=(*header, "origin", "error", "group", "shape"),
         rows=[_operation(row) for row in explanation.operations],
         words=frozenset({0, 1, 2, 7, 9, 10}),
+        drops=(10, 9, 8, 6, 7, 5, 4),
         folded=True,
     )
 
@@ -216,6 +217,7 @@ def sensitivity_section(now: Answer, changes: Sequence[WhatIf], *, tried: bool =
         header=("change", "step ms", "step", "GiB", "best plan"),
         rows=rows,
         words=frozenset({0, 4}),
+        drops=(3,),
     )
     return ReportSection(
         anchor="tried" if tried else "what-if",
@@ -235,6 +237,7 @@ def frameworks_section(now: Answer, others: Sequence[WhatIf]) -> ReportSection:
         facts.append((row.words, f"{words} (--framework {row.words})"))
     return ReportSection(
         anchor="frameworks",
+        details=True,
         title="Under other frameworks",
         facts=facts,
         record=lambda: {"frameworks": [_sensitivity_record(row) for row in others]},

@@ -78,7 +78,16 @@ def sweep_table(rows: Sequence[SweepOutcome]) -> Table:
             [*varied, *figures, *empty, one.row.why_none if one.row.answer is None else one.row.answer.label()]
         )
     words = frozenset({*_of_words(axes, [one.row for one in rows]), len(header)})
-    return Table(caption="the best plan of every question", header=[*header, "plan"], rows=cells, words=words)
+    # What was requested last goes last; the values of the lists, the step and the plan stay.
+    important = ("tokens/s", "GiB", "price", "goodput", "days", "GPU-hours", "MWh", "efficiency")
+    drops = sorted(
+        range(len(axes) + 1, len(header)),
+        key=lambda at: important.index(header[at]) if header[at] in important else len(important),
+        reverse=True,
+    )
+    return Table(
+        caption="the best plan of every question", header=[*header, "plan"], rows=cells, words=words, drops=drops
+    )
 
 
 def in_words(value: object) -> str:
@@ -146,6 +155,7 @@ def nodes_table(rows: Sequence[SweepRow]) -> Table:
         header=[*header, "plan"],
         rows=cells,
         words=frozenset({*_of_words(axes, rows), len(header)}),
+        drops=(len(header) - 1, len(header) - 3),
     )
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -84,12 +86,15 @@ def exit_status(
 
 
 def print_error(text: str) -> None:
-    """Prints a text to stderr as one line, shortened if it is very long; does nothing if stderr cannot be written."""
+    """Prints a text to stderr as one line, shortened if it is very long, and wrapped at the width of a terminal; does
+    nothing if stderr cannot be written."""
     if sys.stderr is None:
         return
     line = " ".join(text.split())
     if len(line) > MOST_COMPLAINT:
         line = f"{line[: MOST_COMPLAINT // 2]} ... {line[-MAX_QUOTED // 2 :]}"
+    if sys.stderr.isatty():
+        line = "\n".join(wrap(line, get_terminal_size().columns, subsequent_indent="  ", break_on_hyphens=False))
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:

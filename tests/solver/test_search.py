@@ -95,7 +95,9 @@ def test_pareto_plans_are_beaten_by_none() -> None:
 
 def test_nothing_fits_names_the_reasons_and_the_nearest_miss() -> None:
     asked = question(memory_gib=0.5)
-    with pytest.raises(NoFeasiblePlanError, match=r"does not fit in memory.*nearest miss: .* GiB of 0\.5"):
+    with pytest.raises(
+        NoFeasiblePlanError, match=r"^no plan fits: nearest miss: .* GiB of 0\.5; .*does not fit in memory"
+    ):
         search(asked, full_space(asked.model, asked.job))
 
 

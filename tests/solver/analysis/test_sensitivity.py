@@ -13,7 +13,8 @@ from solver.problem.loading import LoadedProblem, load_parsed
 from solver.problem.request import read_request
 from solver.report.plans import Plans, search_sections, ties
 from solver.report.reasons import frameworks_section, sensitivity_section
-from solver.report.sections import record, text
+from solver.report.sections import record
+from solver.report.terminal import text
 from solver.search import Result, search
 from spec.settings.constraints import Constraints
 from spec.units import GIB
@@ -86,13 +87,13 @@ def test_the_report_names_ties_room_and_front(answered: tuple[Result, tuple[What
     sections = search_sections(Plans(inputs=inputs, answers=result.best, result=result), result)
     facts = dict(sections[1].facts)
     assert {"ties", "headroom"} <= facts.keys()
-    printed = text(sections)
+    printed = text(sections, 1000)
     assert all(answer.plan.label() in printed for answer in result.pareto[:8])
     same = replace(result.best[0], scatter_s={"gemm": 1.0})
     slow = replace(result.best[0], step_s=2.0 * result.best[0].step_s)
     assert ties([result.best[0], same, slow]) == [2]
     section = sensitivity_section(result.best[0], found)
-    assert "40 GB more memory a GPU" in text([section])
+    assert "40 GB more memory a GPU" in text([section], 1000)
     changes = record([section])["sensitivity"]
     assert isinstance(changes, list)
     assert [one["what"] for one in changes] == [one.words for one in found]

@@ -8,7 +8,8 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
 from solver.problem.result import Answer
 from solver.report.reasons import compare_section, explanation_sections, why_not_section
-from solver.report.sections import record, text
+from solver.report.sections import record
+from solver.report.terminal import text
 from spec.frameworks import framework_preset
 from spec.units import GIB
 from tests.solver.questions import question
@@ -86,7 +87,7 @@ def test_every_operation_term_and_stage_of_a_plan_taken_apart_is_printed() -> No
     one = answer(tp=2, pp=2, dp=4)
     found = explain_plan(ASKED, one.plan)
     sections = explanation_sections([(one, found), (BEST, explain_plan(ASKED, BEST.plan))], calibrated=True)
-    printed = text(sections[:1])
+    printed = text(sections[:1], 1000)
     assert all(row.name in printed for row in found.operations)
     assert all(term.what in printed for term in found.assembly)
     assert "stage 1  stage 2" in printed

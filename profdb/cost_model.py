@@ -194,16 +194,18 @@ class ProfileCostModel:
         if self._on_demand is None:
             memo = self._memo.setdefault((kind, *words), memo)
         columns = query.columns()
-        # One row per shape, viewed as one opaque value of 8 bytes per column: such keys are hashable, and a list of
-        # them is much faster than tuples of numbers.
-        shapes = np.stack(list(columns.values()), axis=1)
-        keys = shapes.view(f"V{shapes.itemsize * shapes.shape[1]}").reshape(-1).tolist()
+        # Rows of one shape mostly follow each other: of every run of equal rows the first is looked up.
+        shapes = np.stack(list(columns.values()))
+        begins = np.flatnonzero(np.append(True, (shapes[:, 1:] != shapes[:, :-1]).any(axis=0))[: shapes.shape[1]])
+        # A shape is viewed as one opaque value of 8 bytes per column: such keys are hashable, and a list of them is
+        # much faster than tuples of numbers.
+        keys = np.ascontiguousarray(shapes[:, begins].T).view(f"V{shapes.itemsize * len(shapes)}").reshape(-1).tolist()
         # Shapes seen for the first time, each with one row that has it: equal shapes of one query are computed once
         # too.
-        fresh = {key: row for row, key in enumerate(keys) if key not in memo.places}
+        fresh = {key: row for row, key in zip(begins, keys, strict=True) if key not in memo.places}
         if fresh:
             different = query
-            if len(fresh) < len(keys):
+            if len(fresh) < query.size:
                 rows = list(fresh.values())
                 different = replace(query, **{name: column[rows] for name, column in columns.items()})
             estimate = self._price(different)
@@ -211,7 +213,8 @@ class ProfileCostModel:
             # Columns are appended in the order in which ``places`` numbered the new shapes.
             added = np.stack([estimate.seconds, estimate.relative_std, estimate.origin.astype(np.float64)])
             memo.times = np.concatenate([memo.times, added], axis=1)
-        seconds, relative_std, origin = memo.times[:, list(map(memo.places.__getitem__, keys))]
+        runs = memo.times[:, list(map(memo.places.__getitem__, keys))]
+        seconds, relative_std, origin = np.repeat(runs, np.diff(begins, append=query.size), axis=1)
         return TimeEstimate(seconds=seconds, relative_std=relative_std, origin=origin.astype(np.int64))
 
     # The curves of every family are read alike.

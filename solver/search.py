@@ -18,7 +18,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ops.recompute import Recompute
-from solver.candidates.candidates import CandidatePool, Candidates, candidates_of, costs, fastest_s, with_own_layers
+from solver.candidates.candidates import (
+    ABOUT_AS_FAST,
+    CandidatePool,
+    Candidates,
+    candidates_of,
+    costs,
+    fastest_s,
+    least_steps_s,
+    with_own_layers,
+)
 from solver.candidates.layer_partition import repartition
 from solver.candidates.recompute_search import MemorySplit, relax_on_stages, relax_recompute
 from solver.estimate import Estimate, estimate_memory
@@ -30,6 +39,10 @@ from solver.problem.result import Answer, is_tie
 from spec.arrays import BoolArray, IntArray, ints
 from spec.errors import NoFeasiblePlanError
 from spec.settings.constraints import Constraints
+
+WORTH_A_BOUND = 4096
+"""Plans of a block above which the memory and times of those that cannot win cost more than a bound (measured: at about
+5,000); it moves no answer."""
 
 OUT_OF_MEMORY = "does not fit in memory"
 OVER_LIMIT = "fits, but needs more memory than allowed"
@@ -80,11 +93,14 @@ def search(
     problem: Problem, space: Space, *, top_k: int = 10, tick: Callable[[], object] = lambda: None, relaxes: bool = True
 ) -> Result:
     """Returns the plans of the space ranked by step time. ``tick`` is called after each block. Without ``relaxes`` plans
-    are as enumerated: a quick answer, and a plan's step is at most that.
+    are as enumerated, and those left out that cannot be the first: a quick answer, whose step is at most that.
 
     Raises NoFeasiblePlanError when no plan is left, with the reasons and the nearest miss.
     """
     pool, tally = candidate_pool(problem, space, top_k=top_k, tick=tick, relaxes=relaxes)
+    if not relaxes:
+        # Of a quick answer the first plan alone is read.
+        tally.tight.clear()
     return ranked_result(problem, pool, tally, space.constraints.rank_by)
 
 
@@ -105,20 +121,28 @@ def candidate_pool(
     oom: list[tuple[Estimate, IntArray]] = []
     limit = limit_bytes(problem.cluster, space.constraints)
     table: Estimate | None = None
+    incumbent_s = np.inf
     for block in space.blocks:
         enumeration = enumerate_block(problem.model, problem.job, problem.cluster, space, block)
         tally.seen += enumeration.seen
         for reason, count in enumeration.rejected.items():
             tally.reject(reason, count)
-        if len(enumeration.plans):
+        plans = enumeration.plans
+        if incumbent_s < np.inf and len(plans) > WORTH_A_BOUND:
+            # Plans about as fast as the first are in its group, or simpler.
+            slowest_s = ABOUT_AS_FAST * incumbent_s
+            plans = plans.take(ints(np.flatnonzero(least_steps_s(problem, plans) <= slowest_s)))
+        if len(plans):
             # Plans that differ in their recompute mode alone share their stages and most of their layers.
-            table = estimate_memory(problem.model, problem.job, enumeration.plans, problem.cluster, like=table)
+            table = estimate_memory(problem.model, problem.job, plans, problem.cluster, like=table)
             fits = split_by_memory(problem, space.constraints, table, tally)
             if fits.any():
                 rows = ints(np.flatnonzero(fits))
                 fitting.append(candidates_of(problem, with_own_layers(problem, table, rows)))
+                if not relaxes:
+                    incumbent_s = min(incumbent_s, fastest_s(fitting[-1]))
             # Plans that recompute nothing may fit with some recomputation, which is cheaper than all of it.
-            if not fits.all() and enumeration.plans.recompute is Recompute.NONE:
+            if not fits.all() and plans.recompute is Recompute.NONE:
                 oom.append((table, ints(np.flatnonzero(~fits))))
         tick()
     pool = CandidatePool(fitting, top_k, everything=everything)
@@ -211,7 +235,10 @@ def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally, rank_by: 
 def fastest_tight(problem: Problem, tally: Tally, incumbent_s: float) -> Answer | None:
     """Returns the fastest of the plans that leave too little memory free, if it is faster than the incumbent."""
     fastest: tuple[Candidates, int] | None = None
-    for table, rows in tally.tight:
+    for table, tight in tally.tight:
+        rows = tight[least_steps_s(problem, table.plans.take(tight)) < incumbent_s]
+        if not rows.size:
+            continue
         one = candidates_of(problem, with_own_layers(problem, table, rows))
         while one.step_s.min() < incumbent_s:
             row = int(np.argmin(one.step_s))

@@ -6,19 +6,24 @@ last of the top_k, than the best of its strategy, and than some plan that needs 
 whatever its pipeline does: it is not simulated. So the result is that of simulating every plan."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from ops.layout import unique_rows
+from ops.op import Axis, Comm, Lane
 from solver.estimate import Estimate, StageTimes, StepTime, assemble_step, least_ends_s, pipelines, stage_times, steps_s
 from solver.pipeline.spans import spans_of
 from solver.plans.layers import layer_table
-from solver.plans.plan_table import Plan
+from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.simplicity import num_switches
 from solver.problem.problem import Problem, cost_under
 from solver.times.layer_times import LayerTimes
+from solver.times.op_times import COMPUTE_BOUND
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
+from spec.errors import MissingCurveError
 
 ROUNDING = 1e-9
 """Relative amount by which a bound is lowered: sums in another order differ by less."""
@@ -151,6 +156,35 @@ def candidates_of(problem: Problem, table: Estimate, pieces: list[LayerTimes] | 
     if problem.calibration is not None:
         return Candidates.with_step_time(table, cost_under(problem, table))
     return Candidates.of(table, stage_times(problem.model, problem.job, table, problem.op_timer, pieces))
+
+
+WAITED_AXES = (Axis.TP, Axis.CP, Axis.EP, Axis.ETP)
+
+
+def least_steps_s(problem: Problem, plans: PlanTable) -> FloatArray:
+    """Returns a lower bound of every plan's step that needs no memory, stages or most times: the products and attention
+    calls of the longest run of layers and the collectives inside a replica that it waits for, all stages equally busy.
+
+    Few columns decide these, whatever ZeRO shards. 0 under a calibration, which scales times."""
+    if problem.calibration is not None:
+        return np.zeros(len(plans))
+    timer, columns = problem.op_timer, plans.layout
+    first, row = unique_rows((columns.tp, columns.cp, columns.ep, columns.etp, columns.wp, columns.micro_batch))
+    layers = layer_table(problem.model, problem.job, plans.take(first))
+    # Kernels may take less in a layer than alone; schedules that split the backward hide collectives beside others.
+    kernels = COMPUTE_BOUND if timer.layers is None else ()
+    axes = () if plans.schedule.traits.splits_backward else WAITED_AXES
+    # Where some layers are recomputed, those that are not come last.
+    runs = zip(problem.model.blocks, layers.ops.blocks[-len(problem.model.blocks) :], strict=True)
+    run, block = max(runs, key=lambda one: one[0].count)
+    layer_s = np.zeros(len(layers.layout))
+    for op in (*block.forward, *block.backward):
+        waited = isinstance(op, Comm) and op.lane is Lane.MAIN and op.axis in axes
+        if waited or isinstance(op, kernels):
+            # What no profile has measured may be of plans that do not fit.
+            with suppress(MissingCurveError):
+                layer_s = layer_s + timer.time(op, layers.layout).seconds
+    return layer_s[layers.row][row] * run.count * plans.num_micro / columns.pp * (1.0 - ROUNDING)
 
 
 def with_own_layers(problem: Problem, table: Estimate, rows: IntArray) -> Estimate:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solver.candidates.candidates import CandidatePool, Candidates
+from solver.candidates.candidates import CandidatePool, Candidates, least_steps_s
 from solver.estimate import estimate_memory, least_ends_s, pipelines, stage_times, steps_s
 from solver.pipeline.spans import spans_of
 from solver.plans.space import enumerate_block, full_space
@@ -13,7 +13,7 @@ from solver.problem.calibration import Calibration
 from solver.problem.problem import Problem
 from solver.search import Result, candidate_pool, ranked_result, search
 from spec.frameworks import framework_preset
-from tests.solver.questions import question
+from tests.solver.questions import experts_model, question, small_model
 
 SPACES = [
     ("internevo", 8, 32),
@@ -92,3 +92,27 @@ def test_calibrated_plans_are_ranked_by_their_calibrated_step() -> None:
     found = search(replace(asked, calibration=factors), space, top_k=3)
     assert found.best[0].step_s > 1.5 * search(asked, space, top_k=3).best[0].step_s
     assert [one.step_s for one in found.best] == sorted(one.step_s for one in found.best)
+
+
+@pytest.mark.parametrize("preset", ["megatron", "zero-bubble", "hai-llm", "internevo", "fsdp", "deepspeed"])
+def test_no_plan_is_faster_than_its_products_and_waits(preset: str) -> None:
+    shares = []
+    for model in (small_model(), experts_model()):
+        asked = question(model=model, preset=framework_preset(preset), world_size=8, sequences=64)
+        for one in candidates(asked):
+            least_s = least_steps_s(asked, one.table.plans)
+            assert (least_s <= one.step_s).all()
+            shares.append(least_s / one.step_s)
+    # A bound of nothing would pass as well.
+    assert np.median(np.concatenate(shares)) > 0.25
+
+
+@pytest.mark.parametrize("preset", ["megatron", "fsdp", "zero-bubble"])
+def test_a_quick_answer_is_the_same_without_its_bound(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = question(model=experts_model(), preset=framework_preset(preset), world_size=8, sequences=64)
+    space = full_space(asked.model, asked.job)
+    unbound = search(asked, space, top_k=1, relaxes=False)
+    monkeypatch.setattr("solver.search.WORTH_A_BOUND", 0)
+    bound = search(asked, space, top_k=1, relaxes=False)
+    assert bound.best == unbound.best
+    assert bound.num_priced < unbound.num_priced

@@ -150,7 +150,7 @@ def test_bad_minutes(wrong: str, words: list[str], capsys: pytest.CaptureFixture
 
 
 def test_this_processor_measures_for_a_tiny_model(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([*words, "--device", "cpu"]) == 0
+    assert command.main([*words, "--verbose", "--device", "cpu"]) == 0
     origin = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("origin"))
     assert "measured" in origin
     found = measured(words[1])

@@ -52,6 +52,8 @@ class OrderlyEnd:
             if speaker is None:
                 speaker = word.claim()
             if speaker != self.layout.rank and wait_for(lambda: word.is_spoken):
+                # Rank 0 may host the store, in which the others read that.
+                self.word = word if self.layout.rank == 0 else None
                 return False
         except (RankFailedError, RuntimeError):
             # The store is gone: if another rank was to report, its host has done so.

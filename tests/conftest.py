@@ -1,5 +1,7 @@
 """Goldens: small texts kept under tests/golden; --update-golden writes them anew."""
 
+import gc
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,8 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# What an example takes says how busy the machine is.
-settings.register_profile("any_machine", deadline=None)
+# What an example takes says how busy the machine is. .ci/nightly tries more of them.
+EXAMPLES = 100 if os.environ.get("NIGHTLY") else 25
+settings.register_profile("any_machine", deadline=None, max_examples=EXAMPLES)
 settings.load_profile("any_machine")
 
 # A job in the background ignores Ctrl-C and hands that on to its children, some of which are interrupted here.
@@ -16,6 +19,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+# What was collected lives to the end: it is not looked through again whenever a test leaves some garbage.
+gc.set_threshold(100_000, 20, 100)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

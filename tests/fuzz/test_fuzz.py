@@ -74,7 +74,13 @@ def chosen() -> tuple[str, int] | None:
     return (name, int(number)) if name else None
 
 
-@pytest.mark.parametrize("name", NAMES)
+# "search" with another model.
+BY_NIGHT = frozenset({"search 7B"})
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in BY_NIGHT)) for name in NAMES]
+)
 def test_a_few(name: str, command: dict[str, Command], tmp_path: Path) -> None:
     if one := chosen():
         if one[0] == name:

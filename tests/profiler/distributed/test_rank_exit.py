@@ -23,7 +23,12 @@ sys.exit(status)
 
 @pytest.mark.parametrize(
     ("ranks", "status", "said"),
-    [(1, 0, "answer taken down"), (1, 2, "answer taken down"), (2, 0, "answer"), (2, 2, "answer")],
+    [
+        (1, 2, "answer taken down"),
+        (2, 2, "answer"),
+        pytest.param(1, 0, "answer taken down", marks=pytest.mark.nightly),
+        pytest.param(2, 0, "answer", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_rank_among_others_ends_at_once_with_all_it_said(ranks: int, status: int, said: str) -> None:
     ended = subprocess.run(

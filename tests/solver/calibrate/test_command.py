@@ -119,6 +119,12 @@ def test_bad_steps_are_one_line(
     assert not out.exists()
 
 
+@pytest.fixture(scope="module")
+def good_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    _, out = calibrate(tmp_path_factory.mktemp("good"), HEADER, *LINES)
+    return out.read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -133,9 +139,8 @@ def test_bad_steps_are_one_line(
         ({"factors": {"fixed_per_step_s": True}}, "fixed_per_step_s"),
     ],
 )
-def test_a_bad_file_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
-    _, out = calibrate(tmp_path, HEADER, *LINES)
-    record = json.loads(out.read_text("utf-8"))
+def test_a_bad_file_is_refused(tmp_path: Path, good_file: str, change: dict[str, object], said: str) -> None:
+    out, record = tmp_path / "factors.json", json.loads(good_file)
     factors = change.pop("factors", None)
     record |= change
     if isinstance(factors, dict):

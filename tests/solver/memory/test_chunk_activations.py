@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from solver.estimate import Estimate, estimate_memory
@@ -52,7 +52,6 @@ def one_layer_and_embedding() -> tuple[float, float]:
     return last, first / 2.0 - last
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_stage_holds_what_its_order_of_work_leaves_in_flight(data: st.DataObject) -> None:
     pp, vpp = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 7))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from solver.analysis.timeline import timeline_of
@@ -66,7 +66,6 @@ def slow_replay(forward: list[float], backward: list[float], hop: float, num_mic
 WORK = st.floats(0.1, 2.0)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     work=st.lists(st.tuples(WORK, WORK), min_size=1, max_size=7),
     hop=st.sampled_from([0.0, 0.05, 0.7]),

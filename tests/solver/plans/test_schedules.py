@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from solver.pipeline.simulation import ChunkTimes, task_graph
@@ -189,7 +189,6 @@ def test_stages_hold_pp_micro_batches(orders, shapes: list[tuple[int, int, int]]
 NO_HEAD = replace(small_model(layers=8), vocab=8)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     pp=st.sampled_from([2, 3, 4, 8]),
     vpp=st.sampled_from([1, 2, 3]),

@@ -31,7 +31,7 @@ def made(text: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, object
     return found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases())
 def test_fields_say_the_plan(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     question, plan = under(case, "megatron-bridge")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
@@ -20,7 +20,6 @@ WIDE = {"gradient": "fp32", "reduce": "fp32"}
 ROUTED = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
 
 
-@settings(max_examples=80, deadline=None)
 @given(case=cases())
 def test_arguments_read_back_as_the_plan(case: Case) -> None:
     question, plan = under(case, "megatron", **WIDE)

@@ -173,7 +173,7 @@ def whole_file() -> bytes:
 GOOD = whole_file()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(kind=st.sampled_from(HURTS), seed=st.integers(0, 10**6))
 def test_a_damaged_workload_is_named_or_priced(kind: str, seed: int) -> None:
     with suppress(UserError):

@@ -27,7 +27,6 @@ from workload.simai.reader import read_simai
 from workload.stage_work import StageWork, stage_works
 
 
-@settings(max_examples=30, deadline=None)
 @given(case=cases())
 def test_the_checker_finds_no_defect(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("simai") / "w.txt"

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spec.collectives import Collective
@@ -38,7 +38,6 @@ GROUPS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     tp=st.integers(2, 9),
     ep=st.integers(2, 5),

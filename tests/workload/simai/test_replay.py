@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 from solver.plans.plan_table import Plan
 from spec.frameworks import framework_preset
@@ -77,7 +77,6 @@ def test_replay_is_the_solvers_step_where_the_format_holds_everything() -> None:
     assert comparison.replay.step_s == pytest.approx(comparison.solver_s, abs=1e-5, rel=1e-4)
 
 
-@settings(max_examples=40, deadline=None)
 @given(case=cases())
 def test_differences_are_itemised(case: Case) -> None:
     assume((case.plan.dp * case.plan.cp) % case.plan.ep == 0)

@@ -83,7 +83,7 @@ class Layout:
 COLUMNS = tuple(column.name for column in fields(Layout) if column.name != "world_size")
 
 
-def unique_rows(columns: tuple[IntArray, ...]) -> tuple[IntArray, IntArray]:
+def unique_rows(columns: tuple[IntArray | FloatArray, ...]) -> tuple[IntArray, IntArray]:
     """Returns the indices of the first of each distinct row, and for each row the index of its distinct one."""
     # Every column becomes a digit of one mixed-radix number, so that a single np.unique compares whole rows.
     packed = np.zeros(len(columns[0]), dtype=np.int64)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ops.layout import unique_rows
 from ops.recompute import Recompute
 from solver.candidates.candidates import Candidates, StageEnds, candidates_of, fastest_s
 from solver.estimate import Estimate, estimate_memory, least_ends_s, steps_s, with_stage_layout
 from solver.pipeline.stages import pipeline_partition
-from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.plan_table import PlanTable
 from solver.problem.problem import Problem
 from spec.arrays import FloatArray, IntArray, ints
 from spec.pipeline_layout import short_layout
@@ -29,6 +30,7 @@ MOST_RELAXED = 8
 # Assumption: hybrids that change their kind of layer more often keep the framework's rule.
 MOST_RUNS = 6
 
+ZERO_COLUMNS = ("zero_stage", "zero_size")
 
 Relax = Callable[[Estimate], Iterator[Estimate]]
 """Yields plans that fit with some recomputation, from plans that do not fit."""
@@ -59,8 +61,8 @@ def repartition(
     limit_bytes, incumbent_s = limit
     if problem.job.preset.pipeline.uneven_chunks != "layout" or len(problem.model.blocks) > MOST_RUNS:
         return []
-    groups = [group for one in candidates for group in _groups(problem, one)]
-    in_order = sorted((one for one in groups if one.bound_s < incumbent_s), key=lambda one: one.bound_s)
+    groups = [group for one in candidates for group in _groups(problem, one, incumbent_s)]
+    in_order = sorted(groups, key=lambda one: one.bound_s)
     # Groups that would fit if all stages needed the same, and groups that would with recomputation alone.
     fit = [one for one in in_order if one.mean_bytes <= limit_bytes]
     oom = [one for one in in_order if one.recompute_bytes <= limit_bytes < one.mean_bytes]
@@ -85,8 +87,9 @@ def _pipeline(group: PlanGroup) -> StageEnds:
     return group.owner.pipeline
 
 
-def _groups(problem: Problem, one: Candidates) -> list[PlanGroup]:
-    """Returns the groups of a table; none where a layout cannot express the schedule's stages."""
+def _groups(problem: Problem, one: Candidates, incumbent_s: float) -> list[PlanGroup]:
+    """Returns the groups of a table that have a bound below ``incumbent_s``; none where a layout cannot express the
+    schedule's stages."""
     plans, pipeline = one.table.plans, one.pipeline
     schedule = plans.schedule
     has_layout = schedule.placement.looped and not (schedule.splits_backward or plans.stage_layout)
@@ -98,16 +101,18 @@ def _groups(problem: Problem, one: Candidates) -> list[PlanGroup]:
     least_s = steps_s(one.table, pipeline.times, least_ends_s(one.table, pipeline.times))
     rest_s = least_s - np.maximum.reduceat(busy_s, stages.starts) * plans.num_micro
     bound_s = np.where(plans.layout.pp > 1, rest_s + mean_s * plans.num_micro, np.inf)
+    if not (bound_s < incumbent_s).any():
+        return []
     mean_bytes = recompute_bytes = _mean_bytes(one.table)
     if plans.recompute is Recompute.NONE:
         full = replace(plans, recompute=Recompute.FULL, recompute_modules=())
         table = estimate_memory(problem.model, problem.job, full, problem.cluster, like=one.table)
         recompute_bytes = _mean_bytes(table)
-    # By the plan without its ZeRO shards; rows of a group come by their bounds.
-    alike: dict[Plan, list[int]] = {}
-    for row in np.argsort(bound_s, kind="stable").tolist():
-        if np.isfinite(bound_s[row]):
-            alike.setdefault(replace(plans.plan(row), zero_size=0, zero_stage=0), []).append(row)
+    # By the plan without its ZeRO shards; groups come by their bounds, and the rows of each.
+    _, group = unique_rows(tuple(column for name, column in plans.columns.items() if name not in ZERO_COLUMNS))
+    order = np.argsort(bound_s, kind="stable")
+    first = np.sort(np.unique(group[order], return_index=True)[1])
+    alike = [order[group[order] == group[row]] for row in order[first] if bound_s[row] < incumbent_s]
     return [
         PlanGroup(
             owner=one,
@@ -117,7 +122,7 @@ def _groups(problem: Problem, one: Candidates) -> list[PlanGroup]:
             mean_bytes=float(mean_bytes[rows].min()),
             recompute_bytes=float(recompute_bytes[rows].min()),
         )
-        for rows in alike.values()
+        for rows in alike
     ]
 
 

@@ -52,8 +52,8 @@ def test_checking_plans_refuses_what_it_cannot_run(words: tuple[str, ...], said:
 @pytest.mark.nightly
 def test_from_a_profile_to_plans_that_were_trained_and_priced_again(tmp_path: Path) -> None:
     """Two gloo processes measure, search, train the three best plans, compare, fit and search again."""
-    # bf16 on a processor: 1.5 ms a token or more.
-    words = ("--config", str(ROOT / "configs" / "tiny_internlm2.py"), "--global_batch_size", "1024", "--minutes", "0.5")
+    # bf16 on a processor: 2 to 4 ms a token.
+    words = ("--config", str(ROOT / "configs" / "tiny_internlm2.py"), "--global_batch_size", "512", "--minutes", "0.5")
     words += ("--nproc", "2", "--device", "cpu", "--profile", str(tmp_path / "p.pt"), "--out", str(tmp_path))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = ran(str(CHECK_PLANS), *words, OMP_NUM_THREADS="1", PATH=path)

@@ -12,6 +12,6 @@ setup(
     package_data={
         "": ["py.typed", *(f"**/*.{ending}" for ending in ("html", "j2", "css", "js", "json", "toml"))],
         "spec.shipped.configs": ["**/*"],
-        "spec.shipped.prof_data": ["*.pt", "*.md"],
+        "spec.shipped.prof_data": ["*.pt", "*.md", "NOTICE"],
     },
 )

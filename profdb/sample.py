@@ -75,7 +75,8 @@ class Sample:
 class MachineFacts:
     """The machine on which the samples were measured. Unknown facts are 0 or "".
 
-    ``best_flops`` maps a dtype to the best FLOP/s seen; ``cluster`` is the name of the hardware spec of the machine.
+    ``best_flops`` maps a dtype to the best FLOP/s seen; ``cluster`` is the name of the hardware spec of the machine;
+    ``rest`` "modelled": what was not measured is computed from that spec, as in published profiles.
     """
 
     gpu: str
@@ -90,6 +91,7 @@ class MachineFacts:
     memory_clock_hz: float = 0.0
     best_flops: dict[str, float] = field(default_factory=dict)
     cluster: str = ""
+    rest: str = ""
 
 
 def tabulate(samples: Sequence[Sample]) -> dict[Family, SampleTable]:
@@ -224,6 +226,11 @@ class ProfileDatabase:
             return []
         good = (table.status == STATUSES.index("ok")) & (table.origin == int(Origin.MEASURED))
         return [sample_at(table, row) for row in np.flatnonzero(good).tolist()]
+
+    def missing(self, requested: str) -> str:
+        """Returns what is done about a missing curve: "modelled" where the profile says so of itself, else as requested
+        ("error" or "modelled")."""
+        return self.machine.rest or requested
 
     @property
     def is_measured(self) -> bool:

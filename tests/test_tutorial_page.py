@@ -46,16 +46,6 @@ def test_the_tutorial_runs_from_its_first_command_to_its_last(tmp_path: Path, re
         assert heads(match[2]) <= heads(found), match[1]
 
 
-@pytest.mark.parametrize("page", [TUTORIAL, TUTORIAL.parent / "zh" / "tutorial.md"], ids=["en", "zh"])
-def test_the_plan_that_is_read_is_the_best_one_shown(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    (read,) = re.findall(r"^- \*\*plan\*\*\S?\s*`([^`]+)`", text, re.MULTILINE)
-    table = next(match[2] for match in BLOCK.finditer(text) if "\nbest 3 plans" in match[2])
-    rule, best = table[table.index("\n---") + 1 :].splitlines()[:2]
-    assert set(rule) == {"-"}
-    assert best.startswith(f"{read} ")
-
-
 @pytest.mark.parametrize(
     "typed",
     [

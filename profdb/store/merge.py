@@ -1,14 +1,22 @@
-"""Merging two profiles of one kind of machine into one, without losing a trial."""
+"""Merging two profiles of one kind of machine into one, without losing a trial that was taken on it.
 
+Published samples (their ``launched`` has the word "published": repository, commit and file) are of somebody else's
+machine. They give way to the machine's own, family by family.
+"""
+
+import json
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from profdb.sample import MachineFacts, ProfileDatabase, Samples, case_at
 from profdb.store.columns import SampleTable, join_tables
-from spec.arrays import IntArray
+from spec.arrays import BoolArray, IntArray
 from spec.errors import ProfileError
 from spec.origin import Origin
+
+PUBLISHED = "published"
+"""Key of ``launched`` under which a published sample names repository, commit and file."""
 
 DIFFERS = 0.1
 """Assumption: two runs of one case differ when their medians are more than 10 % apart."""
@@ -53,10 +61,13 @@ def merge(first: ProfileDatabase, second: ProfileDatabase, *, differs: float = D
         if family not in tables:
             tables[family] = table
             continue
-        fresh = _fresh_rows(tables[family], table)
-        repeats += table.size - fresh.shape[0]
-        differences += _differences(tables[family], table.take(fresh), differs)
-        tables[family] = join_tables(tables[family], table.take(fresh))
+        old, new = tables[family], table
+        if _has_own(old) or _has_own(new):
+            old, new = (one.take(np.flatnonzero(~is_published(one)).astype(np.int64)) for one in (old, new))
+        fresh = _fresh_rows(old, new)
+        repeats += new.size - fresh.shape[0]
+        differences += _differences(old, new.take(fresh), differs)
+        tables[family] = join_tables(old, new.take(fresh))
     differences.sort(key=lambda difference: -abs(np.log(difference.ratio)))
     profile = ProfileDatabase(
         machine=_merge_machines(first.machine, second.machine),
@@ -66,6 +77,17 @@ def merge(first: ProfileDatabase, second: ProfileDatabase, *, differs: float = D
         fits={**second.fits, **first.fits},
     )
     return MergeResult(profile=profile, differences=tuple(differences), repeats=repeats)
+
+
+def is_published(table: SampleTable) -> BoolArray:
+    """Returns which samples were taken on another machine of the kind, and published."""
+    words = [PUBLISHED in json.loads(text) for text in table.launched.values]
+    return np.asarray(words, dtype=np.bool_)[table.launched.codes]
+
+
+def _has_own(table: SampleTable) -> bool:
+    """Returns whether any sample was measured on the machine itself."""
+    return bool(((table.origin == int(Origin.MEASURED)) & ~is_published(table)).any())
 
 
 def _trial_keys(table: SampleTable) -> list[tuple[object, ...]]:
@@ -117,4 +139,5 @@ def _merge_machines(first: MachineFacts, second: MachineFacts) -> MachineFacts:
         memory_clock_hz=late.memory_clock_hz or early.memory_clock_hz,
         best_flops=best,
         cluster=late.cluster or early.cluster,
+        rest=late.rest or early.rest,
     )

@@ -38,17 +38,17 @@ class SweepRow:
 
 @dataclass(slots=True, kw_only=True)
 class ProfileCache:
-    """Profiles by path and times by cluster, which all questions of a process share."""
+    """Profiles and times by cluster, which all questions of a process share."""
 
-    files: dict[str, ProfileFile] = field(default_factory=dict)
+    files: dict[tuple[str, str | None], ProfileFile] = field(default_factory=dict)
     times: dict[tuple[str, ...], ClusterTimes] = field(default_factory=dict)
 
     def file(self, request: Request) -> ProfileFile:
         """Returns the profile of a request, read once."""
-        path = str(request.profile)
-        if path not in self.files:
-            self.files[path] = find_profile(request)
-        return self.files[path]
+        key = (str(request.profile), request.cluster)
+        if key not in self.files:
+            self.files[key] = find_profile(request)
+        return self.files[key]
 
     def open(self, request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None) -> LoadedProblem:
         """Returns the same as solver.problem.loading.load_parsed, with profile and times that are loaded once."""

@@ -94,16 +94,19 @@ def times_of(
         return _transferred(file, cluster, request.root)
     if profile is None or not is_valid:
         return without_profile(file, cluster, missing=request.missing)
-    modelled = ModelledCostModel(cluster=cluster) if request.missing == "modelled" else None
-    cost_model = ProfileCostModel(profile, missing=request.missing, modelled=modelled, on_demand=on_demand)
-    return ClusterTimes(cost_model=cost_model, profile=profile, source="", on_demand=on_demand)
+    missing = profile.missing(request.missing)
+    modelled = ModelledCostModel(cluster=cluster) if missing == "modelled" else None
+    cost_model = ProfileCostModel(profile, missing=missing, modelled=modelled, on_demand=on_demand)
+    source = f"{file.path}, published measurements; what they lack is modelled from the hardware spec"
+    is_own = not profile.machine.rest or profile.machine.torch
+    return ClusterTimes(cost_model=cost_model, profile=profile, source="" if is_own else source, on_demand=on_demand)
 
 
 def without_profile(file: ProfileFile, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
     """Returns times from the hardware spec: all of them, or only those of the network if the profile is of the same GPU."""
     profile, modelled = file.profile, ModelledCostModel(cluster=cluster)
     if profile is not None and profile.machine.gpu == cluster.gpu.name and file.measured:
-        cost_model = OtherNetwork(profile, missing=missing, network=modelled)
+        cost_model = OtherNetwork(profile, missing=profile.missing(missing), network=modelled)
         where = profile.machine.cluster or "an unnamed cluster"
         source = f"{file.path}, taken on {where}; the network of {cluster.name} is modelled from its hardware spec"
         return ClusterTimes(cost_model=cost_model, profile=cost_model.profile, source=source)
@@ -121,12 +124,14 @@ def without_profile(file: ProfileFile, cluster: ClusterSpec, *, missing: str) ->
 
 def suits_network(profile: ProfileDatabase, cluster: ClusterSpec, *, root: Path) -> bool:
     """Returns whether the profile's collectives are of this network, or it has none. The hardware specs are compared by
-    their domains: a spec with the profile's name may be another file."""
+    the domains that the collectives reach: a spec with the profile's name may be another file."""
     measured_on = profile.machine.cluster
     if Family.COLLECTIVE not in profile.tables or measured_on in ("", cluster.name):
         return True
+    inside = bool((profile.tables[Family.COLLECTIVE].numbers["inter"] == 1).all())
+    reached = 1 if inside else len(cluster.domains)
     try:
-        return read_cluster(measured_on, root=root).domains == cluster.domains
+        return read_cluster(measured_on, root=root).domains[:reached] == cluster.domains[:reached]
     except ConfigError:
         return False
 

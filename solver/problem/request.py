@@ -39,7 +39,8 @@ class Request:
     overrides the config, which overrides the preset of the ``framework``. ``root`` is the project folder with configs/;
     ``missing`` is "error" or "modelled"; ``calibration`` is a file of solver.calibrate.fit; ``assume`` is the type that
     a config.json of an unknown type is read as; ``transfer`` scales a measured profile of another GPU; ``constraints``
-    as in spec.settings.constraints. The default of ``profile`` is profile_path, if that file exists.
+    as in spec.settings.constraints. The default of ``profile`` is profile_path, if that
+    file exists.
     """
 
     root: Path
@@ -127,10 +128,30 @@ def read_request(request: Request, file: ProfileFile | None = None) -> ParsedReq
 
 
 def profile_path(request: Request) -> Path:
-    """Returns the path of the profile requested; else of the default one of the working folder, or of the project's."""
+    """Returns the path of the profile requested; else, in prof_data/ of the working folder or of the project, of the one
+    named after the cluster or of another one of its GPU; else the default one."""
     if request.profile is not None:
         return request.profile
-    return DEFAULT_PROFILE if DEFAULT_PROFILE.exists() else request.root / DEFAULT_PROFILE
+    shipped = request.root / DEFAULT_PROFILE
+    if request.cluster is not None:
+        cluster = read_cluster(request.cluster, root=request.root)
+        for folder in (DEFAULT_PROFILE.parent, shipped.parent):
+            named, others = folder / f"{cluster.name}.pt", sorted(folder.glob("*.pt"))
+            for path in [named] if named.exists() else others:
+                if path == named or _gpu_of_profile(path, request.root) == cluster.gpu.name:
+                    return path
+    return DEFAULT_PROFILE if DEFAULT_PROFILE.exists() else shipped
+
+
+def _gpu_of_profile(path: Path, root: Path) -> str:
+    """Returns the GPU of a profile by the hardware spec that it is named after, of data.pt by its content; "" for
+    another name."""
+    if path.name == DEFAULT_PROFILE.name:
+        return load_profile(path).machine.gpu
+    try:
+        return read_cluster(path.stem, root=root).gpu.name
+    except ConfigError:
+        return ""
 
 
 def _config(request: Request) -> ConfigFile:

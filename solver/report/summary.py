@@ -37,7 +37,7 @@ WHOLE_MS = 1000.0
 NUM_PARTS = 3
 """Parts of the step, and of the memory, that are named."""
 UNSURE = {
-    Evidence.SPEC: "no time is measured yet (pss profile)",
+    Evidence.SPEC: "nothing was measured on this cluster (pss profile)",
     Evidence.PROFILE: "no step is measured yet (--calibration)",
     Evidence.CALIBRATION: "",
 }

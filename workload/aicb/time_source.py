@@ -127,8 +127,9 @@ def _profiled(path: Path, flags: TimeFlags, root: Path) -> TimeSource:
             value=flags.cluster,
             allowed=f"a cluster of the GPU that {path} was taken on ({taken_on})",
         )
-    modelled = ModelledCostModel(cluster=cluster) if flags.missing == "modelled" else None
-    cost_model = ProfileCostModel(profile, missing=flags.missing, modelled=modelled)
+    missing = profile.missing(flags.missing)
+    modelled = ModelledCostModel(cluster=cluster) if missing == "modelled" else None
+    cost_model = ProfileCostModel(profile, missing=missing, modelled=modelled)
     return TimeSource(cost_model=cost_model, cluster=cluster, known=True)
 
 

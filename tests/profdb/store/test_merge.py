@@ -1,5 +1,7 @@
 """Merging keeps every trial and says where two runs disagree."""
 
+from dataclasses import replace
+
 import pytest
 
 from profdb.cases import Family, GemmCase
@@ -32,6 +34,27 @@ def test_disagreeing_medians_are_reported() -> None:
 
 def test_modelled_times_are_not_compared_with_measured_ones() -> None:
     assert merge(run(1e-3, "a"), run(2e-3, "b", Origin.MODELLED)).differences == ()
+
+
+def published(profile: ProfileDatabase) -> ProfileDatabase:
+    """The samples as taken from a repository."""
+    samples = [replace(one, launched={"published": "github:o/r@1 f"}) for one in profile.samples]
+    return replace(profile, samples=samples, machine=replace(profile.machine, rest="modelled"))
+
+
+@pytest.mark.parametrize("own_first", [False, True])
+def test_own_samples_take_the_place_of_published_ones_family_by_family(own_first: bool) -> None:
+    own, theirs = run(1e-3, "2026"), published(profile([*gemm_samples(), *collective_samples()]))
+    merged = merge(*((own, theirs) if own_first else (theirs, own))).profile
+    assert [one.launched for one in merged.samples if isinstance(one.case, GemmCase)] == [{}]
+    assert merged.tables[Family.COLLECTIVE].size == len(collective_samples())
+    assert merged.machine.rest == "modelled"
+
+
+def test_published_samples_stay_beside_published_and_modelled_ones() -> None:
+    theirs = published(run(1e-3, "2026"))
+    for other in (published(run(2e-3, "2026")), run(2e-3, "2026", Origin.MODELLED)):
+        assert len(merge(theirs, other).profile.samples) == len(merge(other, theirs).profile.samples) == 2
 
 
 def test_merging_a_file_with_itself_changes_nothing() -> None:

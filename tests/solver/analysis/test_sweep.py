@@ -25,7 +25,7 @@ from solver.report.files import write_sweep_csv
 from solver.report.sweeps import fewest_words, goodput_words, nodes_record, nodes_table, sweep_record, sweep_table
 from solver.search import search
 from spec.errors import ConfigError
-from tests.solver.questions import ROOT, gpt_request
+from tests.solver.questions import ROOT, gpt_request, request
 
 REQUEST = gpt_request(
     profile=ROOT / "prof_data" / "data.pt",
@@ -66,6 +66,14 @@ def test_a_row_is_the_answer_of_its_question(rows: tuple[SweepRow, ...], shared:
     assert row.answer is not None
     assert row.answer.step_s == pytest.approx(best.step_s, rel=1e-12)
     assert len(shared.times) == len(shared.files) == 1
+
+
+def test_clusters_of_a_sweep_have_their_own_profiles() -> None:
+    cache, question = ProfileCache(), request("7B_llama2.py", 8)
+    files = [
+        cache.file(replace(question, profile=None, cluster=name)).path.name for name in ("h100-sxm", "h200", "b200")
+    ]
+    assert files == ["h100-sxm.pt", "data.pt", "b200.pt"]
 
 
 def test_a_world_too_small_says_what_it_lacks(rows: tuple[SweepRow, ...]) -> None:

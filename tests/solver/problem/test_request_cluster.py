@@ -12,8 +12,9 @@ from profdb.queries import CollectiveQuery, LinearQuery
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import save_profile
 from solver.problem.cluster_times import ClusterTimes
+from solver.problem.interval import Evidence
 from solver.problem.loading import load_problem
-from solver.problem.request import Request, read_request
+from solver.problem.request import Request, profile_path, read_request
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.errors import ConfigError, ProfileError
@@ -70,11 +71,52 @@ def test_another_gpu_is_answered_from_its_sheet(tmp_path: Path) -> None:
 
 
 def test_of_another_network_only_the_collectives_are_modelled(tmp_path: Path) -> None:
-    cost_model, times = book_of(asked(tmp_path, "gcp-a3-mega", COMPUTE, NETWORK))
+    cost_model, times = book_of(asked(tmp_path, "gcp-a3-mega", COMPUTE, replace(NETWORK, inter=2)))
     assert "the network of gcp-a3-mega is modelled from its hardware spec" in times.source
     sheet = ModelledCostModel(cluster=read_cluster("gcp-a3-mega", root=ROOT))
     assert cost_model.collective_s(SUM).seconds == pytest.approx(sheet.collective_s(SUM).seconds, rel=1e-12)
     assert cost_model.cpu_s("launch").origin.tolist() == [int(Origin.MEASURED)]
+
+
+def test_collectives_of_one_node_are_those_of_every_cluster_with_such_nodes(tmp_path: Path) -> None:
+    cost_model, times = book_of(asked(tmp_path, "gcp-a3-mega", NETWORK))
+    inside = cost_model.collective_s(replace(SUM, size_bytes=[1024], inter=[1]))
+    assert inside.seconds[0] == pytest.approx(TAKEN_S, rel=1e-12)
+    assert (inside.origin[0], times.source) == (Origin.MEASURED, "")
+    assert cost_model.collective_s(SUM).origin[0] == int(Origin.MODELLED)
+
+
+SHIPPED = {
+    "h100-sxm": "h100-sxm.pt",
+    "azure-nd-h100-v5": "h100-sxm.pt",
+    "aws-p5en": "data.pt",
+    "a100-sxm-80g": "a100-sxm-80g.pt",
+}
+
+
+@pytest.mark.parametrize(("cluster", "file"), [*SHIPPED.items(), ("gcp-a4", "b200.pt")])
+def test_a_cluster_is_answered_from_the_shipped_measurements_of_its_gpu(cluster: str, file: str) -> None:
+    """Products and collectives of a node were measured, those between nodes are modelled, though ``missing`` is an error."""
+    request = replace(llama(16, cluster), missing="error")
+    assert profile_path(request).name == file
+    cost_model, times = book_of(request)
+    assert f"{file}, published measurements; what they lack is modelled" in times.source
+    inside = cost_model.collective_s(replace(SUM, size_bytes=[2**20], inter=[1]))
+    assert (cost_model.linear_s(PRODUCT).origin[0], inside.origin[0]) == (Origin.MEASURED, Origin.MEASURED)
+    assert cost_model.collective_s(SUM).origin[0] == int(Origin.MODELLED)
+    assert load_problem(request).problem.evidence is Evidence.SPEC
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("h100-sxm.pt", "B200-SXM"), ("data.pt", "H100-SXM-80GB")])
+def test_the_working_folders_profile_goes_before_the_shipped_one(
+    name: str, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prof_data").mkdir()
+    save_profile(Path("prof_data") / name, ProfileDatabase(machine=MachineFacts(gpu=gpu, cluster="h100-sxm")))
+    assert profile_path(llama(16, "h100-sxm")) == Path("prof_data") / name
+    assert profile_path(llama(16, "b200")) == ROOT / "prof_data" / "b200.pt"
+    assert profile_path(llama(16, "mi300x")).name == "data.pt"
 
 
 def test_transfer_restates_what_was_measured(tmp_path: Path) -> None:

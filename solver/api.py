@@ -109,7 +109,7 @@ class AskArguments(TypedDict, total=False):
     ``model``: the path of a config, or the name of a shipped one. ``job``: world_size (GPUs), global_batch_tokens,
     seq_len (tokens), framework, precision, and any setting of a job by its key. ``cluster``: the name or path of a
     hardware spec; by default the machine of the profile. ``constraints`` as in a config: {"fix": {"tp": 8}, "max":
-    {...}, "modes": [...], "headroom": 0.1}. ``profile``: a file, by default prof_data/data.pt. ``missing``,
+    {...}, "modes": [...], "headroom": 0.1}. ``profile``: a file, by default that of the cluster in prof_data/. ``missing``,
     ``transfer`` and ``calibration`` as on the command line."""
 
     model: Required[str | Path]

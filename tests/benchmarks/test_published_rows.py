@@ -18,13 +18,15 @@ from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from spec.units import GIB
 from tests.benchmarks.made_up_rows import CELLS, DENSE, ROOT, predict, row, write
+from tests.profdb.profiles import profile_of_nothing
 
 JOB = {"world_size": 8, "seq_len": 256, "framework": "megatron"}
 
 
 def asked(tmp_path: Path, plan: str, *, sequences: int = 8, **job: object) -> solver.Answer:
-    """The same question through the public door."""
+    """The same question through the public door, by the hardware spec alone."""
     session = solver.ask(
+        profile=profile_of_nothing(tmp_path),
         model=tmp_path / "models" / "tiny.toml",
         cluster="a100-sxm-80g",
         job=JOB | {"global_batch_tokens": sequences * 256} | job,

@@ -1,5 +1,7 @@
 """Small profiles whose times follow a formula, so that every expected number is known."""
 
+from pathlib import Path
+
 from profdb.cases import (
     AttentionCase,
     Case,
@@ -17,6 +19,7 @@ from profdb.cases import (
     WarmKernelCase,
 )
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
+from profdb.store.data_file import save_profile
 from spec.collectives import Collective
 from spec.origin import Origin
 
@@ -35,6 +38,12 @@ MACHINE = MachineFacts(
     best_flops={"bf16": FLOPS_PER_S},
     cluster="testchip",
 )
+
+
+def profile_of_nothing(folder: Path) -> Path:
+    """A file with a profile of no GPU: with it every cluster is answered by its hardware spec."""
+    save_profile(folder / "nothing.pt", ProfileDatabase(machine=MachineFacts(gpu="none")))
+    return folder / "nothing.pt"
 
 
 def product_s(m: int, k: int, n: int) -> float:

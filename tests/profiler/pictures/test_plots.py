@@ -78,7 +78,7 @@ def test_the_shipped_pictures_are_those_of_the_default_profile() -> None:
     folder = Path(gen_profiler_data.__file__).parent / "prof_data"
     series = worth_drawing(all_series(load_profile(folder / "data.pt")))
     assert {path.stem for path in (folder / "pics" / "comm").iterdir()} == {one.name for one in series}
-    assert {path.stem for path in (folder / "pics" / "cal").iterdir()} == {"linear", "attention", "memory_bound"}
+    assert {path.stem for path in (folder / "pics" / "cal").iterdir()} == {"linear", "attention"}
 
 
 @pytest.mark.parametrize(("name", "folder"), [("data.pt", "pics"), ("b200.pt", "pics/b200")])

@@ -68,6 +68,10 @@ SAME_WIDTH = frozenset({"bf16", "fp16"})
 ANY_KERNEL = 0.25
 """Assumption: relative standard error of a memory-bound kernel estimated by another one's bytes/s; chosen by us."""
 
+MOST_UNSURE = 1.0
+"""Relative standard error above which a curve far from its samples says nothing: the hardware spec's model, where allowed,
+is surer (profdb.modelled.errors)."""
+
 FP8_RECIPES = ("tensor", "row", "block", "mx")
 """How fp8 operands are scaled; the products themselves run at one rate."""
 
@@ -237,6 +241,8 @@ class ProfileCostModel:
         seconds[busy], spread[busy], origin[busy] = estimate.seconds, estimate.relative_std, estimate.origin
         # A curve marks with NaN what it cannot tell: no curve of these labels, or no measured group of this reach.
         missing = np.isnan(seconds)
+        if self._modelled is not None:
+            missing |= spread > MOST_UNSURE
         if not missing.any():
             return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
         across = "inter" in columns and bool((query.columns()["inter"][missing] > 1).any())

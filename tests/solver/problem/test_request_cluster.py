@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from profdb.cases import Case, CollectiveCase, GemmCase, HostCase
-from profdb.cost_model import CostModel
+from profdb.cost_model import CostModel, ProfileCostModel
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.queries import CollectiveQuery, LinearQuery
+from profdb.queries import CollectiveQuery, LinearQuery, MemoryBoundQuery
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import save_profile
 from solver.problem.cluster_times import ClusterTimes
@@ -105,6 +105,17 @@ def test_a_cluster_is_answered_from_the_shipped_measurements_of_its_gpu(cluster:
     assert (cost_model.linear_s(PRODUCT).origin[0], inside.origin[0]) == (Origin.MEASURED, Origin.MEASURED)
     assert cost_model.collective_s(SUM).origin[0] == int(Origin.MODELLED)
     assert load_problem(request).problem.evidence is Evidence.SPEC
+
+
+def test_a_curve_far_from_its_samples_that_says_nothing_gives_way_to_the_model() -> None:
+    """A gradient of a billion elements in one column, where rows of 4,096 and more were measured."""
+    cost_model, times = book_of(llama(16, "h100-sxm"))
+    query = MemoryBoundQuery(kernel="accumulate_wide", rows=[10**9], width=[1], direction="backward")
+    alone = ProfileCostModel(times.profile).memory_bound_s(query)
+    assert (alone.relative_std[0] > 1.0, alone.origin[0]) == (True, Origin.EXTRAPOLATED)
+    modelled = ModelledCostModel(cluster=read_cluster("h100-sxm", root=ROOT)).memory_bound_s(query)
+    answer = cost_model.memory_bound_s(query)
+    assert (answer.seconds[0], answer.origin[0]) == (modelled.seconds[0], Origin.MODELLED)
 
 
 @pytest.mark.parametrize(("name", "gpu"), [("h100-sxm.pt", "B200-SXM"), ("data.pt", "H100-SXM-80GB")])

@@ -5,19 +5,22 @@ from profdb.fits.lines import fit_error
 from profdb.fitting import Curve, curves_of
 from profdb.sample import ProfileDatabase
 from profdb.store.columns import STATUSES
+from profdb.store.merge import published_sources
 from spec.origin import ORIGIN_NAMES
 
 Plain = dict[str, object]
 
 
 def overview(profile: ProfileDatabase) -> Plain:
-    """Returns machine, counts by family and status, and every curve with its ranges and errors."""
+    """Returns machine, counts by family and status, sources of published samples, and every curve with its ranges and
+    errors."""
     machine = profile.machine
     return {
         "machine": {name: getattr(machine, name) for name in machine.__dataclass_fields__},
         "schema_version": profile.schema_version,
         "samples": len(profile.samples),
         "families": {family.value: _counts(profile, family) for family in profile.tables},
+        "published": {family.value: published_sources(table) for family, table in profile.tables.items()},
         "curves": [curve_summary(curve) for family in profile.tables for curve in curves_of(profile, family)],
     }
 
@@ -59,6 +62,7 @@ def overview_lines(profile: ProfileDatabase) -> list[str]:
         counts = _counts(profile, family)
         bad = ", ".join(f"{counts[name]} {name}" for name in STATUSES[1:] if counts[name])
         lines += ["", f"{family.value}: {counts['ok']} samples" + (f" ({bad})" if bad else "")]
+        lines += [f"  published by {source}" for source in published_sources(profile.tables[family])]
         for curve in curves_of(profile, family):
             lines += _curve_lines(curve)
     return lines

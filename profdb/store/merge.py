@@ -85,6 +85,12 @@ def is_published(table: SampleTable) -> BoolArray:
     return np.asarray(words, dtype=np.bool_)[table.launched.codes]
 
 
+def published_sources(table: SampleTable) -> list[str]:
+    """Returns repository, commit and file of the published samples."""
+    launched = (json.loads(text) for text in table.launched.values)
+    return sorted({str(one[PUBLISHED]) for one in launched if PUBLISHED in one})
+
+
 def _has_own(table: SampleTable) -> bool:
     """Returns whether any sample was measured on the machine itself."""
     return bool(((table.origin == int(Origin.MEASURED)) & ~is_published(table)).any())

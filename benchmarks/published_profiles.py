@@ -21,9 +21,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.curve_accuracy import ask_attention, ask_collectives, ask_gemm, cost_model_without  # noqa: E402
+from benchmarks.curve_accuracy import ask_attention, ask_gemm, cost_model_without  # noqa: E402
 from benchmarks.measured_times import SPECS, read_folder, tables_by_gpu  # noqa: E402
 from profdb.cases import Family  # noqa: E402
+from profdb.cost_model import ProfileCostModel  # noqa: E402
+from profdb.queries import TimeEstimate  # noqa: E402
 from profdb.refit import with_fits  # noqa: E402
 from profdb.sample import MachineFacts, ProfileDatabase, Samples  # noqa: E402
 from profdb.store.columns import LabelColumn, SampleTable  # noqa: E402
@@ -45,10 +47,9 @@ OTHER_VERSIONS = ("1.3.0rc20", "2.29.2")
 OWN = "this project: benchmarks/notes/h100.md"
 NAMES = {"h200": "data"}
 """Files that are not named after their hardware spec: data.pt is read by default."""
-ASK: Mapping[Family, Callable[..., object]] = {
+ASK: Mapping[Family, Callable[[ProfileCostModel, SampleTable], TimeEstimate]] = {
     Family.GEMM: ask_gemm,
     Family.ATTENTION: ask_attention,
-    Family.COLLECTIVE: ask_collectives,
 }
 HELD_OUT = 0.1
 
@@ -76,7 +77,7 @@ def errors_without(gpu: str, table: SampleTable, kept: BoolArray) -> tuple[float
     means = []
     for seen in (~hidden, kept & ~hidden):
         times = ASK[table.family](cost_model_without(gpu, table, ~seen), test)
-        means.append(float(np.nanmean(np.abs(times.seconds / test.medians_s() - 1.0))))  # type: ignore[attr-defined]
+        means.append(float(np.nanmean(np.abs(times.seconds / test.medians_s() - 1.0))))
     return means[0], means[1]
 
 

@@ -246,6 +246,8 @@ def _machine_from_plain(plain: Mapping[str, Any]) -> MachineFacts:
         if type(value) is not accepted or not 0.0 <= number < MOST_OF_A_FACT:
             raise ValueError(f"machine.{field.name} is {str(value)[:40]!r}")
         values[field.name] = value
+    if values.get("rest", "") not in ("", "modelled"):
+        raise ValueError(f"machine.rest is {values['rest'][:40]!r}")
     for dtype, flops in values.get("best_flops", {}).items():
         if type(dtype) is not str or type(flops) is not float or not 0.0 <= flops < MOST_OF_A_FACT:
             raise ValueError(f"machine.best_flops.{dtype} is {str(flops)[:40]!r}")

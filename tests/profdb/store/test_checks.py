@@ -61,6 +61,7 @@ SPOILED: dict[str, tuple[Callable[[Plain], object], str]] = {
     "GPU that is no name": (lambda d: d["machine"].update(gpu=7), "machine.gpu"),
     "GPUs below none": (lambda d: d["machine"].update(gpus_per_node=-8), "machine.gpus_per_node"),
     "NaN Hz": (lambda d: d["machine"].update(sm_clock_hz=float("nan")), "machine.sm_clock_hz"),
+    "a rest of no kind": (lambda d: d["machine"].update(rest="error"), "machine.rest is 'error'"),
     "NaN FLOP/s": (lambda d: d["machine"]["best_flops"].update(bf16=float("nan")), "machine.best_flops.bf16"),
     "fit of NaN": (lambda d: set_first(fit(d)["values"], float("nan")), "not finite"),
     "short fit": (lambda d: fit(d).update(values=fit(d)["values"][:-1].clone()), "do not fit each other"),

@@ -1,0 +1,45 @@
+"""Published tables become profiles of what a training step has, each sample with its source."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.published_profiles import main
+from profdb.cases import Family
+from profdb.store.data_file import load_profile
+from profdb.store.merge import is_published, published_sources
+
+ROWS, SIDES = (64, 256, 257, 512, 1024, 2048), (64, 256, 512, 1024, 2048)
+BATCHES, LENGTHS = (1, 4, 8), (256, 512, 1024, 2048)
+
+
+def test_odd_rows_are_left_out_and_the_others_name_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"A100-80GB,{m},{n},{k},{2e-8 * m * n * k + 5:.3f}" for m in ROWS for n in SIDES for k in SIDES]
+    (tmp_path / "gemm.csv").write_text("\n".join(["gpu,m,n,k,latency_us", *lines]) + "\n")
+    calls = [
+        f"A100-80GB,{b},{s},{h},{h},128,{b * s * s * h * 1e-6 + 5}" for b in BATCHES for s in LENGTHS for h in (8, 32)
+    ]
+    (tmp_path / "attention.csv").write_text("\n".join(["gpu,batch,seq,heads,kv_heads,head_dim,latency_us", *calls]))
+    monkeypatch.setattr(sys, "argv", ["", "--curves", str(tmp_path), "--out", str(tmp_path)])
+    assert main() == 0
+    profile = load_profile(tmp_path / "a100-sxm-80g.pt")
+    table = profile.tables[Family.GEMM]
+    assert [sorted(set(table.numbers[name].tolist())) for name in "mnk"] == [[256, 512, 1024, 2048]] + 2 * [
+        [*SIDES[1:]]
+    ]
+    attention = profile.tables[Family.ATTENTION].numbers
+    assert (set(attention["batch"].tolist()), set(attention["q_len"].tolist())) == ({1, 4}, {512, 1024, 2048})
+    assert is_published(table).all()
+    (source,) = published_sources(table)
+    assert source.endswith("/a100_sxm/gemm/trtllm/1.0.0/gemm_perf.parquet")
+    assert "aiconfigurator@095f58a5" in source
+    assert (profile.machine.cluster, profile.machine.rest) == ("a100-sxm-80g", "modelled")
+
+
+def test_no_folder_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["", "--curves", str(tmp_path / "absent"), "--out", str(tmp_path)])
+    assert main() == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'absent'}: no such folder of curves\n"

@@ -41,8 +41,8 @@ from spec.errors import NoFeasiblePlanError
 from spec.settings.constraints import Constraints
 
 WORTH_A_BOUND = 4096
-"""Plans of a block above which the memory and times of those that cannot win cost more than a bound (measured: at about
-5,000); it moves no answer."""
+"""Plans of a block above which the memory and times of those that cannot win are taken to cost more than a bound
+(Assumption); it moves no answer."""
 
 OUT_OF_MEMORY = "does not fit in memory"
 OVER_LIMIT = "fits, but needs more memory than allowed"

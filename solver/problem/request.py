@@ -39,8 +39,7 @@ class Request:
     overrides the config, which overrides the preset of the ``framework``. ``root`` is the project folder with configs/;
     ``missing`` is "error" or "modelled"; ``calibration`` is a file of solver.calibrate.fit; ``assume`` is the type that
     a config.json of an unknown type is read as; ``transfer`` scales a measured profile of another GPU; ``constraints``
-    as in spec.settings.constraints. The default of ``profile`` is profile_path, if that
-    file exists.
+    as in spec.settings.constraints. The default of ``profile`` is profile_path, if that file exists.
     """
 
     root: Path

@@ -108,7 +108,7 @@ def summary_sections(
     # What using the memory that --headroom leaves free would buy.
     tight = None if result is None else result.with_all_memory
     room = f" ({slower_by(tight, best)} with --headroom 0)" if tight is not None else ""
-    terms = _largest(best.memory_bytes, GIB, lambda term, size: f"{term} {size:.1f}")
+    terms = _largest(best.memory_bytes, GIB, lambda term, size: f"{term.replace('_', ' ')} {size:.1f}")
     host = f"; {in_gib(best.host_bytes)} in the host's memory" if best.host_bytes else ""
     facts = [
         ("best" if result is not None else "plan", f"{best.plan.label()}: {plan_words(best.plan)}"),

@@ -33,7 +33,7 @@ def spec(folder: Path) -> Request:
 
 
 def default(_: Path) -> Request:
-    """As asked without a profile: the shipped one, by others and by that H100."""
+    """By the shipped profile, of others and of that H100."""
     return Request(root=ROOT, cluster="h100-sxm")
 
 

@@ -31,11 +31,11 @@ REQUEST = gpt_request(
 def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, tuple[WhatIf, ...], LoadedProblem]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        asked = read_request(REQUEST)
-        inputs = load_parsed(REQUEST, asked)
+        parsed = read_request(REQUEST)
+        inputs = load_parsed(REQUEST, parsed)
         space = full_space(inputs.problem.model, inputs.problem.job, inputs.constraints)
         result = search(inputs.problem, space, top_k=3)
-        return result, sensitivities(REQUEST, asked, inputs), inputs
+        return result, sensitivities(REQUEST, parsed, inputs), inputs
 
 
 @pytest.mark.nightly
@@ -61,8 +61,8 @@ def test_what_cannot_be_changed_says_so() -> None:
     request = replace(
         REQUEST, cluster="a100-sxm-80g", world_size=8, constraints={**REQUEST.constraints, "fix": {"tp": 2, "pp": 1}}
     )
-    asked = read_request(request)
-    network, _, narrow = sensitivities(request, asked, load_parsed(request, asked))
+    parsed = read_request(request)
+    network, _, narrow = sensitivities(request, parsed, load_parsed(request, parsed))
     assert network.why_none == "one node has no network between nodes"
     assert narrow.why_none == "A100-SXM-80GB has none"
 
@@ -71,15 +71,15 @@ def test_more_memory_is_more_of_what_plans_may_need_too() -> None:
     """40 GB above the 40 GiB asked for, of a device that has more than both."""
     constraints = {**REQUEST.constraints, "fix": {"tp": 2, "pp": 1, "cp": 1, "vpp": 1}, "memory_gib": 40}
     request = replace(REQUEST, world_size=8, constraints=constraints)
-    asked = read_request(request)
-    inputs = load_parsed(request, asked)
-    more = _more_memory(request, asked, inputs).answer
+    parsed = read_request(request)
+    inputs = load_parsed(request, parsed)
+    more = _more_memory(request, parsed, inputs).answer
     assert more is not None
     assert 40 * GIB < more.needed_bytes <= 40 * GIB + 40e9
     # All of the device is asked for in two ways, and neither is beyond the larger one.
     for memory_gib in (usable_bytes(inputs.problem.cluster) / GIB, inf):
         whole = replace(inputs, constraints=replace(inputs.constraints, memory_gib=memory_gib))
-        assert _more_memory(request, asked, whole).answer is not None
+        assert _more_memory(request, parsed, whole).answer is not None
 
 
 @pytest.mark.nightly
@@ -102,10 +102,10 @@ def test_the_report_names_ties_room_and_front(answered: tuple[Result, tuple[What
 
 def test_other_frameworks_are_the_first_two_likely_ones() -> None:
     request = replace(REQUEST, framework=None, cluster="h100-sxm")
-    asked = read_request(request)
-    inputs = load_parsed(request, asked)
+    parsed = read_request(request)
+    inputs = load_parsed(request, parsed)
     ticks: list[int] = []
-    others = other_frameworks(request, asked, inputs, tick=lambda: ticks.append(1))
+    others = other_frameworks(request, parsed, inputs, tick=lambda: ticks.append(1))
     assert [one.words for one in others] == ["fsdp", "deepspeed"]
     assert len(ticks) == 2
     assert all(one.answer is not None and one.answer.plan.preset == one.words for one in others)
@@ -141,8 +141,8 @@ def test_other_frameworks_cost_at_most_twice_the_search() -> None:
 
 
 def test_without_relaxation_a_search_is_quick_and_never_faster_than_the_whole_one() -> None:
-    asked = read_request(replace(REQUEST, constraints={}))
-    problem = load_parsed(REQUEST, asked).problem
+    parsed = read_request(replace(REQUEST, constraints={}))
+    problem = load_parsed(REQUEST, parsed).problem
     tight = Constraints(memory_gib=20.0)
     quick = best_of(problem, tight, relaxes=False)
     whole = best_of(problem, tight)

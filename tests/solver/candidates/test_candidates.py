@@ -46,30 +46,32 @@ def shown(result: Result) -> dict[str, object]:
 
 @pytest.mark.parametrize(("preset", "world", "sequences"), SPACES)
 def test_the_answer_is_that_of_all_pipelines_replayed(preset: str, world: int, sequences: int) -> None:
-    asked = question(preset=framework_preset(preset), world_size=world, sequences=sequences)
-    space = full_space(asked.model, asked.job)
-    everything = candidate_pool(asked, space, top_k=3, everything=True)
-    assert shown(search(asked, space, top_k=3)) == shown(ranked_result(asked, *everything, space.constraints.rank_by))
+    problem = question(preset=framework_preset(preset), world_size=world, sequences=sequences)
+    space = full_space(problem.model, problem.job)
+    everything = candidate_pool(problem, space, top_k=3, everything=True)
+    assert shown(search(problem, space, top_k=3)) == shown(
+        ranked_result(problem, *everything, space.constraints.rank_by)
+    )
 
 
-def candidates(asked: Problem) -> list[Candidates]:
+def candidates(problem: Problem) -> list[Candidates]:
     """All plans of a question's space, bounded."""
     found = []
-    space = full_space(asked.model, asked.job)
+    space = full_space(problem.model, problem.job)
     for block in space.blocks:
-        plans = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
+        plans = enumerate_block(problem.model, problem.job, problem.cluster, space, block).plans
         if len(plans):
-            table = estimate_memory(asked.model, asked.job, plans, asked.cluster)
-            found.append(Candidates.of(table, stage_times(asked.model, asked.job, table, asked.op_timer)))
+            table = estimate_memory(problem.model, problem.job, plans, problem.cluster)
+            found.append(Candidates.of(table, stage_times(problem.model, problem.job, table, problem.op_timer)))
     return found
 
 
 @pytest.mark.parametrize("preset", ["megatron", "zero-bubble", "hai-llm", "internevo"])
 def test_no_stage_ends_before_its_bound(preset: str) -> None:
-    asked = question(preset=framework_preset(preset), world_size=8, sequences=64)
+    problem = question(preset=framework_preset(preset), world_size=8, sequences=64)
     tight = []
-    for one in candidates(asked):
-        timed = stage_times(asked.model, asked.job, one.table, asked.op_timer)
+    for one in candidates(problem):
+        timed = stage_times(problem.model, problem.job, one.table, problem.op_timer)
         least, played = least_ends_s(one.table, timed), spans_of([pipelines(one.table, timed)])[0]
         assert (least <= played * (1 + 1e-12)).all()
         assert (one.step_s <= steps_s(one.table, timed, played)).all()
@@ -79,18 +81,18 @@ def test_no_stage_ends_before_its_bound(preset: str) -> None:
 
 
 def test_most_pipelines_need_no_replay() -> None:
-    asked = question(preset=framework_preset("megatron"), world_size=16, sequences=256)
-    pool = CandidatePool(candidates(asked), 3)
+    problem = question(preset=framework_preset("megatron"), world_size=16, sequences=256)
+    pool = CandidatePool(candidates(problem), 3)
     pool.simulate_contenders()
     assert pool.simulated.mean() < 0.5
 
 
 def test_calibrated_plans_are_ranked_by_their_calibrated_step() -> None:
-    asked = question(world_size=8, sequences=32)
+    problem = question(world_size=8, sequences=32)
     factors = Calibration(compute_efficiency=0.5, intra_comm_efficiency=0.9)
-    space = full_space(asked.model, asked.job)
-    found = search(replace(asked, calibration=factors), space, top_k=3)
-    assert found.best[0].step_s > 1.5 * search(asked, space, top_k=3).best[0].step_s
+    space = full_space(problem.model, problem.job)
+    found = search(replace(problem, calibration=factors), space, top_k=3)
+    assert found.best[0].step_s > 1.5 * search(problem, space, top_k=3).best[0].step_s
     assert [one.step_s for one in found.best] == sorted(one.step_s for one in found.best)
 
 
@@ -98,9 +100,9 @@ def test_calibrated_plans_are_ranked_by_their_calibrated_step() -> None:
 def test_no_plan_is_faster_than_its_products_and_waits(preset: str) -> None:
     shares = []
     for model in (small_model(), experts_model()):
-        asked = question(model=model, preset=framework_preset(preset), world_size=8, sequences=64)
-        for one in candidates(asked):
-            least_s = least_steps_s(asked, one.table.plans)
+        problem = question(model=model, preset=framework_preset(preset), world_size=8, sequences=64)
+        for one in candidates(problem):
+            least_s = least_steps_s(problem, one.table.plans)
             assert (least_s <= one.step_s).all()
             shares.append(least_s / one.step_s)
     # A bound of nothing would pass as well.
@@ -109,10 +111,10 @@ def test_no_plan_is_faster_than_its_products_and_waits(preset: str) -> None:
 
 @pytest.mark.parametrize("preset", ["megatron", "fsdp", "zero-bubble"])
 def test_a_quick_answer_is_the_same_without_its_bound(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = question(model=experts_model(), preset=framework_preset(preset), world_size=8, sequences=64)
-    space = full_space(asked.model, asked.job)
-    unbound = search(asked, space, top_k=1, relaxes=False)
+    problem = question(model=experts_model(), preset=framework_preset(preset), world_size=8, sequences=64)
+    space = full_space(problem.model, problem.job)
+    unbound = search(problem, space, top_k=1, relaxes=False)
     monkeypatch.setattr("solver.search.WORTH_A_BOUND", 0)
-    bound = search(asked, space, top_k=1, relaxes=False)
+    bound = search(problem, space, top_k=1, relaxes=False)
     assert bound.best == unbound.best
     assert bound.num_priced < unbound.num_priced

@@ -95,9 +95,9 @@ def test_a_label_folds_at_its_spaces_and_what_is_left_out_is_named() -> None:
 
 def test_facts_hang_and_details_are_printed_on_request() -> None:
     section = ReportSection(anchor="a", title="A", facts=[("best", "one two three four five six")])
-    hidden = ReportSection(anchor="b", title="B", paragraphs=["said only when requested, at length"], details=True)
+    hidden = ReportSection(anchor="b", title="B", paragraphs=["shown only when wanted, at length"], details=True)
     assert text([section, hidden], 24, verbose=False) == "best     one two three\n         four five six"
-    assert text([hidden], 24) == "B\n  said only when\n    requested, at length"
+    assert text([hidden], 24) == "B\n  shown only when\n    wanted, at length"
 
 
 def test_an_unknown_width_is_100(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,8 @@ from spec.errors import NoFeasiblePlanError
 from spec.settings.constraints import Constraints
 
 WORTH_A_BOUND = 4096
-"""Plans of a block above which the memory and times of those that cannot win are taken to cost more than a bound
-(Assumption); it moves no answer."""
+"""Assumption: plans of a block above which a bound costs less than the memory and times of those that cannot win. It moves
+no answer."""
 
 OUT_OF_MEMORY = "does not fit in memory"
 OVER_LIMIT = "fits, but needs more memory than allowed"

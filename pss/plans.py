@@ -1,7 +1,7 @@
 """Finds the parallel plan that a model should train with on a cluster, how fast it is and whether it fits.
 
 Searches every plan on a CPU (--run_all_solu) or prices one, from a profile of the cluster. What needs no
-profile is refused before one is loaded, and what a command does not print is not imported.
+profile is refused before one is loaded, and what only some commands print is imported where they print it.
 """
 
 # ruff: noqa: E402 - what follows takes a while to import, and Ctrl-C may come meanwhile
@@ -29,9 +29,22 @@ from pss.plan_options import (
     run_options,
     sweep_axes,
 )
+from solver.analysis.named_plans import (
+    NamedPlan,
+    candidate,
+    challenger,
+    obstacles,
+    price_requested,
+    with_best_price,
+    with_price,
+)
+from solver.problem.loading import LoadedProblem, load_parsed
 from solver.problem.request import DEFAULT_PROFILE, ParsedRequest, Request, read_request
 from solver.problem.requested_plan import parse_plan
-from solver.report.sections import record
+from solver.problem.result import Answer, check_believable
+from solver.report.plans import Plans, plan_sections, question_section, search_sections, settings_section
+from solver.report.sections import ReportSection, record
+from solver.report.summary import NUM_ALTERNATIVES, summary_sections
 from solver.report.terminal import terminal_width, text
 from spec.errors import ConfigError
 from spec.files import check_outputs, check_parquet, shipped_folder
@@ -45,13 +58,8 @@ from workload.settings.frameworks import WRITTEN, check_framework
 if TYPE_CHECKING:
     from profdb.on_demand import MeasuringDevice
     from solver.analysis.goodput import Reliability, RunTerms
-    from solver.analysis.named_plans import NamedPlan
     from solver.analysis.sensitivity import WhatIf
     from solver.analysis.switches import Values
-    from solver.problem.loading import LoadedProblem
-    from solver.problem.result import Answer
-    from solver.report.plans import Plans
-    from solver.report.sections import ReportSection
 
 Value = TypeVar("Value")
 NOT_FEASIBLE = 3
@@ -162,10 +170,6 @@ def launch_files(options: argparse.Namespace) -> dict[str, Path]:
 def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest, plan: PlanSettings | None) -> int:
     """Searches, or prices the ``plan`` or another that the options or the config name, prints and writes; returns the exit
     status."""
-    from solver.analysis.named_plans import obstacles
-    from solver.problem.loading import load_parsed
-    from solver.report.reasons import frameworks_section
-
     named, (reliability, terms) = named_plans(options), run_options(options)
     tried = switches_of(options.tried, parsed) if options.tried else ()
     if parsed.config.plan is None:
@@ -182,6 +186,8 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
         )
         others: Sequence[WhatIf] = ()
         if options.run_all_solu and options.framework is None:
+            from solver.report.reasons import frameworks_section
+
             others = other_frameworks_of(request, parsed, plans)
             sections.append(frameworks_section(plans.best, others))
         sections += results
@@ -206,9 +212,8 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
     return 0 if runs else NOT_FEASIBLE
 
 
-def question_of(options: argparse.Namespace, parsed: ParsedRequest, inputs: "LoadedProblem") -> "ReportSection":
+def question_of(options: argparse.Namespace, parsed: ParsedRequest, inputs: LoadedProblem) -> ReportSection:
     """Returns the question, with the reason for the framework where the command names none."""
-    from solver.report.plans import question_section
 
     origin = "assumed, as nothing names one" if parsed.assumed_framework else f"that of {parsed.config.path}"
     return question_section(
@@ -220,19 +225,18 @@ def question_of(options: argparse.Namespace, parsed: ParsedRequest, inputs: "Loa
     )
 
 
-def first_named_plan(named: "dict[str, tuple[NamedPlan, ...]]") -> PlanSettings | None:
+def first_named_plan(named: dict[str, tuple[NamedPlan, ...]]) -> PlanSettings | None:
     """Returns the first plan of --explain and --compare that is written out."""
     plans = (one.settings for option in ("explain", "compare") for one in named.get(option, ()))
     return next((one for one in plans if one is not None), None)
 
 
-def price_named_plans(option: str, plans: "tuple[NamedPlan, ...]", inputs: "LoadedProblem") -> "tuple[NamedPlan, ...]":
+def price_named_plans(option: str, plans: tuple[NamedPlan, ...], inputs: LoadedProblem) -> tuple[NamedPlan, ...]:
     """Returns the plans that are written out with their prices, before any search; why one of --why_not cannot run
     is printed.
 
     Raises ConfigError for a plan that there is no order of work or no world for.
     """
-    from solver.analysis.named_plans import obstacles, with_best_price, with_price
 
     problem = inputs.problem
     if option != "why_not":
@@ -249,11 +253,10 @@ def price_named_plans(option: str, plans: "tuple[NamedPlan, ...]", inputs: "Load
     return results
 
 
-def search_plans(options: argparse.Namespace, inputs: "LoadedProblem") -> "tuple[Plans, list[ReportSection]]":
+def search_plans(options: argparse.Namespace, inputs: LoadedProblem) -> tuple[Plans, list[ReportSection]]:
     """Searches every plan; returns the plans shown and their sections."""
     from solver.api import Session
     from solver.plans.space import full_space
-    from solver.report.plans import Plans, search_sections
 
     blocks = len(full_space(inputs.problem.model, inputs.problem.job).blocks)
     with progress(blocks, "search", "block") as bar:
@@ -263,12 +266,9 @@ def search_plans(options: argparse.Namespace, inputs: "LoadedProblem") -> "tuple
 
 
 def price_given_plan(
-    options: argparse.Namespace, inputs: "LoadedProblem", plan: PlanSettings | None
-) -> "tuple[Plans, list[ReportSection]]":
+    options: argparse.Namespace, inputs: LoadedProblem, plan: PlanSettings | None
+) -> tuple[Plans, list[ReportSection]]:
     """Prices the ``plan`` or that of the config; returns it and its sections."""
-    from solver.analysis.named_plans import obstacles, price_requested
-    from solver.problem.result import check_believable
-    from solver.report.plans import Plans, plan_sections
 
     settings = plan or inputs.config.plan
     if settings is None or settings == PlanSettings():
@@ -284,7 +284,7 @@ def price_given_plan(
     return plans, plan_sections(plans, obstacles(inputs.problem, result, inputs.constraints))
 
 
-def run_sections(reliability: "Reliability | None", terms: "RunTerms | None", plans: "Plans") -> "list[ReportSection]":
+def run_sections(reliability: "Reliability | None", terms: "RunTerms | None", plans: Plans) -> list[ReportSection]:
     """Returns the goodput of the best plan and what a run with it takes, where requested."""
     from solver.analysis.goodput import goodput_of, run_cost
     from solver.report.sweeps import run_sections
@@ -297,10 +297,9 @@ def run_sections(reliability: "Reliability | None", terms: "RunTerms | None", pl
     return run_sections(goodput, cost)
 
 
-def reason_sections(option: str, named: "tuple[NamedPlan, ...]", plans: "Plans") -> "list[ReportSection]":
+def reason_sections(option: str, named: tuple[NamedPlan, ...], plans: Plans) -> list[ReportSection]:
     """Returns the sections of the plans that --explain, --why_not or --compare names."""
     from solver.analysis.explanation import explain_plan
-    from solver.analysis.named_plans import candidate, challenger
     from solver.report.reasons import compare_section, explanation_sections, why_not_section
 
     inputs, problem = plans.inputs, plans.inputs.problem
@@ -314,10 +313,9 @@ def reason_sections(option: str, named: "tuple[NamedPlan, ...]", plans: "Plans")
     return explanation_sections(results, calibrated=problem.calibration is not None)
 
 
-def what_if(request: Request, parsed: ParsedRequest, plans: "Plans") -> "ReportSection":
+def what_if(request: Request, parsed: ParsedRequest, plans: Plans) -> ReportSection:
     """Returns what three changes would bring."""
     from solver.analysis.sensitivity import sensitivities
-    from solver.problem.result import check_believable
     from solver.report.reasons import sensitivity_section
 
     with progress(3, "what if", "question") as bar:
@@ -333,12 +331,9 @@ def switches_of(names: str, parsed: ParsedRequest) -> "tuple[Values, ...]":
     return tried_switches(names, parsed)
 
 
-def try_section(
-    request: Request, parsed: ParsedRequest, plans: "Plans", tried: "tuple[Values, ...]"
-) -> "ReportSection":
+def try_section(request: Request, parsed: ParsedRequest, plans: Plans, tried: "tuple[Values, ...]") -> ReportSection:
     """Returns what the switches of --try would bring."""
     from solver.analysis.switches import try_switches
-    from solver.problem.result import check_believable
     from solver.report.reasons import sensitivity_section
 
     with progress(len(tried), "switches", "search") as bar:
@@ -347,10 +342,9 @@ def try_section(
     return sensitivity_section(plans.best, results, tried=True)
 
 
-def other_frameworks_of(request: Request, parsed: ParsedRequest, plans: "Plans") -> "tuple[WhatIf, ...]":
+def other_frameworks_of(request: Request, parsed: ParsedRequest, plans: Plans) -> "tuple[WhatIf, ...]":
     """Returns what the two most likely other frameworks would give."""
     from solver.analysis.sensitivity import NUM_OTHERS, other_frameworks
-    from solver.problem.result import check_believable
 
     with progress(NUM_OTHERS, "other frameworks", "framework") as bar:
         results = other_frameworks(request, parsed, plans.inputs, tick=bar.update)
@@ -359,13 +353,10 @@ def other_frameworks_of(request: Request, parsed: ParsedRequest, plans: "Plans")
 
 
 def summary_of(
-    options: argparse.Namespace, plans: "Plans", others: "Sequence[WhatIf]", question: "ReportSection"
-) -> "list[ReportSection]":
+    options: argparse.Namespace, plans: Plans, others: "Sequence[WhatIf]", question: "ReportSection"
+) -> list[ReportSection]:
     """Returns the answer in a few lines, with the options to add to the command next: without --top_k as many of five
     alternatives as there are lines for below the ``question``."""
-    from solver.analysis.named_plans import obstacles
-    from solver.report.plans import settings_section
-    from solver.report.summary import NUM_ALTERNATIVES, summary_sections
 
     inputs, best = plans.inputs, plans.best
     found = () if plans.result is not None else obstacles(inputs.problem, best, inputs.constraints)
@@ -380,11 +371,10 @@ def summary_of(
     return sections
 
 
-def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequence[ReportSection]") -> None:
+def write_results(options: argparse.Namespace, plans: Plans, sections: Sequence[ReportSection]) -> None:
     """Writes the sections as JSON and as a page, where requested."""
     if options.json:
         from solver.report.files import write_json
-        from solver.report.sections import record
 
         write_json(options.json, record(sections))
     if options.report:
@@ -424,7 +414,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
     return 0
 
 
-def hand_on(options: argparse.Namespace, plans: "Plans") -> "Answer":
+def hand_on(options: argparse.Namespace, plans: Plans) -> Answer:
     """Writes what was requested of the plans shown, and of the one chosen, which is returned."""
     answers, inputs = plans.answers, plans.inputs
     if options.csv:
@@ -474,7 +464,7 @@ def announce(paths: Iterable[Path], notes: Iterable[str] = ()) -> None:
         print(f"wrote {path}")
 
 
-def write_look_ups(path: Path, plans: "Plans") -> None:
+def write_look_ups(path: Path, plans: Plans) -> None:
     """Writes the cases to measure for these plans, with the question and the times' source."""
     from profdb.store.case_file import write_cases
     from solver.analysis.look_ups import look_ups
@@ -494,7 +484,7 @@ def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":
     return device_here(options.device, ROOT, 60.0 * options.measure_minutes)
 
 
-def save_measurements(options: argparse.Namespace, inputs: "LoadedProblem", device: "MeasuringDevice") -> None:
+def save_measurements(options: argparse.Namespace, inputs: LoadedProblem, device: "MeasuringDevice") -> None:
     """Merges what was measured into the profile, also after a search that failed or was interrupted."""
     on_demand = inputs.times.on_demand
     if on_demand is None:

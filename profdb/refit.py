@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,11 +25,8 @@ two seconds to import. They also take longest, and begin first."""
 Packed = Mapping[str, object]
 
 
-def with_fits(profile: ProfileDatabase, *, tell: Callable[[str], None] = lambda _: None) -> ProfileDatabase:
-    """Returns the profile with valid fits for every family, ready to be saved; valid ones are kept.
-
-    ``tell`` is called with the name of each family when its fit is done.
-    """
+def with_fits(profile: ProfileDatabase) -> ProfileDatabase:
+    """Returns the profile with valid fits for every family, ready to be saved; valid ones are kept."""
     stale = [table for family, table in profile.tables.items() if stored_curves(profile, family) is None]
     fits = {
         family.value: profile.fits[family.value]
@@ -37,9 +34,7 @@ def with_fits(profile: ProfileDatabase, *, tell: Callable[[str], None] = lambda 
         if family not in {table.family for table in stale}
     }
     # Fits end in any order; the result below has the order of the tables.
-    for family, packed in _pack(stale):
-        fits[family.value] = packed
-        tell(family.value)
+    fits.update((family.value, packed) for family, packed in _pack(stale))
     return replace(profile, fits={family.value: fits[family.value] for family in profile.tables})
 
 

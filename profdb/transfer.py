@@ -13,8 +13,8 @@ import numpy as np
 
 from profdb.cases import FAMILY_OF, AttentionCase, Case, GemmCase, GroupedGemmCase, HostCase, MemoryBoundCase
 from profdb.fits.families import FITTERS
+from profdb.modelled.case_times import modelled_seconds
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.profile import modelled_seconds
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from spec.arrays import FloatArray
 from spec.cluster.cluster import ClusterSpec, GpuSpec

@@ -28,8 +28,8 @@ from profdb.cases import (
 )
 from profdb.host_copies import host_transfer_s
 from profdb.layer_sum import parts_of_layers
+from profdb.modelled.case_times import modelled_seconds
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.profile import modelled_seconds
 from profdb.store.columns import label_names
 from profiler.benchmarks.memory_bound import compiled_kernels
 from profiler.cases.sweep_plan import benchmark_of, cases_here, describe, largest_array_bytes, plan_cases, plan_tiers

@@ -33,7 +33,6 @@ def whole_parser() -> argparse.ArgumentParser:
     models = sorted(path.stem for path in (root / CONFIGS).glob("*.*"))
     values: dict[str, Sequence[str]] = {
         "--cluster": cluster_names(root),
-        "--from_cluster": cluster_names(root),
         "--framework": framework_names(),
         "--config": models,
         "--modes": STRATEGIES,

@@ -29,7 +29,6 @@ MODEL_RANKS, MOST_TP = (1, 2, 4, 8), 99_999
 """Tensor-parallel degrees of --model, and the largest that one may ask for."""
 
 OF_A_MODEL = ("tp", "seq_len", "assume")
-OF_MEASURING = ("dry_run", "smoke", "resume", "cases", "model", "only", "budget_minutes", "max_size", "compile")
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -40,9 +39,8 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         "--output",
         type=Path,
         help="profile to merge into (default: prof_data/data.pt where that is of this GPU or absent, else a file of "
-        "the GPU's name; prof_data/cpu.pt with --device cpu; prof_data/SHEET.pt with --from_cluster)",
+        "the GPU's name; prof_data/cpu.pt with --device cpu)",
     )
-    add("--from_cluster", metavar="SHEET", help="model the profile from configs/clusters/SHEET.toml")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto")
     add(
         "--only",
@@ -78,7 +76,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     add("--ranks_per_domain", type=whole(1, MOST_GPUS), default=0, help="GPUs that NVLink joins (default: of a node)")
     add("--timeout_s", type=decimal(1e-3, MOST_SECONDS), default=120.0, help="longest wait of one rank for another")
     pictures = parser.add_mutually_exclusive_group()
-    pictures.add_argument("--pics", action="store_true", default=None, help="draw (default unless --from_cluster)")
+    pictures.add_argument("--pics", action="store_true", default=True, help="draw (default)")
     pictures.add_argument("--no_pics", dest="pics", action="store_false", help="draw nothing")
     return parser
 
@@ -136,7 +134,7 @@ def measure(options: argparse.Namespace, layout: "RankLayout") -> int:
     report = run_profiling(run, layout)
     if report is not None:
         print("\n".join(report_lines(report, run.output)))
-        draw_pictures(run.output, report.profile, enabled=options.pics is not False and bool(report.profile.samples))
+        draw_pictures(run.output, report.profile, enabled=options.pics and bool(report.profile.samples))
     return 0
 
 
@@ -147,16 +145,6 @@ def draw_pictures(output: Path, profile: "ProfileDatabase", *, enabled: bool) ->
 
         folder = output.parent / "pics" / ("" if output.stem == "data" else output.stem)
         print(f"{len(draw_profile(profile, folder))} pictures in {folder}")
-
-
-def model(options: argparse.Namespace) -> int:
-    """Models a profile from a hardware spec, without device or ranks; returns the exit status."""
-    from profiler.modelled_run import model_profile
-
-    result = model_profile(options.from_cluster, options.output, root=ROOT)
-    print(result.message)
-    draw_pictures(result.output, result.profile, enabled=bool(options.pics))
-    return 0
 
 
 def interrupted(options: argparse.Namespace, layout: "RankLayout") -> str:
@@ -178,21 +166,15 @@ def run_rank(options: argparse.Namespace) -> int:
 
 
 def check_combinations(options: argparse.Namespace) -> None:
-    """Raises ConfigError for an option that has no effect without another, or together with it."""
-    ignored = [(name, "only with --model") for name in OF_A_MODEL if not options.model]
-    if options.from_cluster:
-        ignored += [(name, "not with --from_cluster, which measures nothing") for name in OF_MEASURING]
-    for name, allowed in ignored:
-        if getattr(options, name):
-            raise ConfigError(where="command line", key=f"--{name}", value=getattr(options, name), allowed=allowed)
+    """Raises ConfigError for an option that has no effect without another."""
+    for name in OF_A_MODEL:
+        if (value := getattr(options, name)) and not options.model:
+            raise ConfigError(where="command line", key=f"--{name}", value=value, allowed="only with --model")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns the exit status of modelling, or of this rank of measuring."""
+    """Returns the exit status of this rank."""
     check_combinations(options)
-    if options.from_cluster:
-        left = f"interrupted; {options.output or 'the profile'} is as it was, or complete"
-        return exit_status(lambda: model(options), interrupted=lambda: left)
     return run_rank(options)
 
 

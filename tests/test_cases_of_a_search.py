@@ -12,8 +12,8 @@ from profdb.cases import Case, HostCase, HostCopyCase
 from profdb.cost_model import ProfileCostModel
 from profdb.fits import surface
 from profdb.host_copies import host_transfer_s
+from profdb.modelled.case_times import QUERIES, modelled_seconds
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.profile import QUERIES, modelled_seconds
 from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.case_file import read_cases

@@ -1,13 +1,16 @@
 """A search that measures what its profile lacks, and the profile it leaves."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
 import simulation_train_formulaic as command
+from ops.memory_bound import KERNELS, bytes_moved_per_element
 from profdb.cases import AttentionCase, Case, GemmCase, HostCase, MemoryBoundCase, OptimizerCase
-from profdb.modelled.profile import modelled_samples
+from profdb.modelled.case_times import modelled_seconds
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.on_demand import MeasuringDevice
 from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
@@ -26,8 +29,15 @@ TAUGHT_S = 1e-3
 def kernels_only() -> ProfileDatabase:
     """A profile that holds neither products nor attention, with its fits."""
     cluster = read_cluster("cpu", root=ROOT)
-    kept = (MemoryBoundCase, OptimizerCase, HostCase)
-    samples = [one for one in modelled_samples(cluster) if isinstance(one.case, kept)]
+    cases: list[Case] = [HostCase(kind="launch"), HostCase(kind="call")]
+    cases += [OptimizerCase(elements=1 << bits) for bits in (10, 20)]
+    for kernel, direction, dtype in product(KERNELS, ("forward", "backward"), ("bf16", "fp32")):
+        if bytes_moved_per_element(kernel, backward=direction == "backward", dtype=dtype):
+            shape = {"kernel": kernel, "direction": direction, "dtype": dtype}
+            cases += [MemoryBoundCase(**shape, rows=1 << bits, width=width) for bits in (5, 20) for width in (1, 512)]
+    times = modelled_seconds(ModelledCostModel(cluster=cluster), cases)
+    pairs = zip(cases, times.tolist(), strict=True)
+    samples = [Sample(case=case, trials_s=(one_s,), origin=Origin.MODELLED) for case, one_s in pairs]
     machine = MachineFacts(gpu=cluster.gpu.name, cluster="cpu", date="2026-01-02")
     return with_fits(ProfileDatabase(machine=machine, samples=samples))
 

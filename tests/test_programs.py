@@ -152,7 +152,6 @@ INPUTS: dict[str, list[str]] = {
     "cluster": [*SEARCH, "--model_size", "7", "--cluster", "{}.toml"],
     "calibration": [*SEARCH, "--config", "configs/7B_internlm2.py", "--calibration", "{}.json"],
     "model to profile": ["gen_profiler_data.py", "--device", "cpu", "--model", "{}.py"],
-    "sheet": ["gen_profiler_data.py", "--from_cluster", "{}.toml", "--output", "/nowhere/x.pt"],
     "shown": ["profdb", "show", "{}.pt"],
     "merged": ["profdb", "merge", "{}.pt", "{}.pt", "--into", "/nowhere/x.pt"],
     "imported CSV": ["profdb", "import", "csv", "{}.csv", "--gpu", "x", "--into", "/nowhere/x.pt"],

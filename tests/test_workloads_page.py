@@ -13,8 +13,8 @@ import simulation_train_formulaic as script
 from tests.pages import ROOT, commands
 from tests.workload.simai_lines import GOOD, LONG, cell
 
-# Files of others, and what takes minutes.
-ELSEWHERE = ("workload_analytical.txt", "dcn.pt")
+# Files of others.
+ELSEWHERE = ("workload_analytical.txt",)
 
 
 def shown_commands() -> list[tuple[str, list[str]]]:

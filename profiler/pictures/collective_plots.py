@@ -28,9 +28,6 @@ from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective, busbw_factor
 from spec.origin import Origin
 
-MODELLED_DOMAINS = 8
-"""Most domains in a modelled collective's pictures: there rings and trees differ and curves still bend."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
@@ -78,24 +75,10 @@ def all_series(profile: ProfileDatabase) -> list[Series]:
 
 
 def worth_drawing(series: list[Series]) -> list[Series]:
-    """Returns one series for each name, the one with the most siblings, as in training.
-
-    If a collective was modelled throughout, hundreds of group shapes repeat one formula. Then only the largest group
-    of a domain remains, and it and single ranks across the most domains up to MODELLED_DOMAINS.
-    """
+    """Returns one series for each name, the one with the most siblings, as in training."""
     # Later entries replace earlier ones: of each name the one with the most siblings stays.
     by_name = {one.name: one for one in sorted(series, key=lambda one: one.siblings)}
-    named = [by_name[name] for name in sorted(by_name)]
-    if any(one.origins != (Origin.MODELLED,) for one in named):
-        return named
-    selection: list[Series] = []
-    for collective in {one.collective: None for one in named}:
-        mine = [one for one in named if one.collective is collective]
-        intra = {1, max(one.intra for one in mine)}
-        few = [one for one in mine if one.inter <= MODELLED_DOMAINS]
-        inter = {1, max((one.inter for one in few), default=1)}
-        selection += [one for one in few if one.intra in intra and one.inter in inter]
-    return selection
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: int) -> Series:

@@ -156,11 +156,10 @@ def _lay_out(command: Command, folder: Path) -> None:
 
 @contextmanager
 def _nothing_measured() -> Iterator[None]:
-    """gen_profiler_data reads its options and then measures nothing; no profile is modelled."""
+    """gen_profiler_data reads its options and then measures nothing."""
     refused = ConfigError(where="fuzz", key="measure", value=None, allowed="nothing is measured here")
     with (
         patch("profiler.profiling_run.run_profiling", side_effect=lambda *_: print("measured")),
-        patch("profiler.modelled_run.model_profile", side_effect=refused),
         patch("profiler.on_demand.measuring_device", side_effect=refused),
     ):
         yield

@@ -53,13 +53,12 @@ def refused(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Call
         (("--tp", "1,0", "--model", TINY), "--tp"),
         (("--tp", "3,7", "--model", TINY), "divisor of the heads: 8"),
         (("--model", "configs/none.py"), "none.py"),
-        (("--from_cluster", "cray-1"), "cray-1"),
+        (("--from_cluster", "h200"), "unrecognized arguments: --from_cluster"),
         (("--device", "tpu"), "tpu"),
         (("--pics", "--no_pics"), "--no_pics"),
         (("--dry_run", "--smoke"), "--smoke"),
         (("--seq_len", "512"), "--seq_len = 512: only with --model"),
         (("--tp", "2"), "only with --model"),
-        (("--from_cluster", "h200", "--dry_run"), "--dry_run = True: not with --from_cluster"),
         (("data.pt",), "data.pt"),
     ],
 )
@@ -145,14 +144,6 @@ def test_bad_outputs_are_refused_before_anything_is_measured(
     monkeypatch.setattr("profiler.profiling_run.sweep", lambda *_: pytest.fail("measured something"))
     assert tmp_path.name in refused("--device", "cpu", "--output", output)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-
-
-@pytest.mark.parametrize("kind", UNUSABLE)
-def test_a_modelled_profile_never_displaces_what_is_there(
-    kind: str, tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    output = make_bad_output(kind, tmp_path)
-    assert tmp_path.name in refused("--from_cluster", "h200", "--output", output)
 
 
 def test_ctrl_c_keeps_what_was_measured(

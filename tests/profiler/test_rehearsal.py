@@ -25,8 +25,8 @@ from profdb.cases import (
     WarmKernelCase,
 )
 from profdb.layer_sum import parts_of_layer
+from profdb.modelled.case_times import modelled_seconds
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.profile import modelled_seconds
 from profiler import rehearsal
 from profiler.cases.sweep_plan import SweepPlan, gpu_compute, largest_array_bytes, plan_cases, plan_tiers
 from profiler.cases.tiers import in_order

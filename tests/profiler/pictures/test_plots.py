@@ -11,7 +11,6 @@ from profdb.cost_model import ProfileCostModel
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profiler.cases.sweep_plan import SweepPlan, plan_cases
-from profiler.modelled_run import ModelledProfile
 from profiler.pictures.collective_plots import all_series, draw_bandwidth, fitted_curve, worth_drawing
 from profiler.pictures.compute_plots import draw_linear_rates, dtypes_of
 from profiler.pictures.plot_style import (
@@ -24,8 +23,8 @@ from profiler.pictures.plot_style import (
     usable,
 )
 from profiler.pictures.plots import draw_attention_overview, draw_profile
+from pss.profile import draw_pictures
 from spec.collectives import TRAINING_COLLECTIVES, Collective
-from spec.origin import Origin
 from tests.profiler.fakes import seconds_of
 
 MACHINE = MachineFacts(gpu="a machine", date="2026-01-01", best_flops={"bf16": 1e12})
@@ -82,14 +81,9 @@ def test_the_shipped_pictures_are_those_of_the_default_profile() -> None:
 
 
 @pytest.mark.parametrize(("name", "folder"), [("data.pt", "pics"), ("b200.pt", "pics/b200")])
-def test_a_modelled_profile_is_drawn_too(
-    name: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    samples = (Sample(case=HostCase(kind="launch"), trials_s=(1e-6,), origin=Origin.MODELLED),)
-    profile = ProfileDatabase(machine=MACHINE, samples=samples)
-    made = ModelledProfile(profile=profile, output=tmp_path / name, message="modelled")
-    monkeypatch.setattr("profiler.modelled_run.model_profile", lambda *_, **__: made)
-    assert gen_profiler_data.main(["--from_cluster", "b200", "--output", str(tmp_path / name), "--pics"]) == 0
+def test_each_profile_is_drawn_into_its_own_folder(name: str, folder: str, tmp_path: Path) -> None:
+    samples = (Sample(case=HostCase(kind="launch"), trials_s=(1e-6,)),)
+    draw_pictures(tmp_path / name, ProfileDatabase(machine=MACHINE, samples=samples), enabled=True)
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.jpg")] == [f"{folder}/overview.jpg"]
 
 
@@ -108,21 +102,6 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     busbw, algbw = (np.asarray(line.get_ydata()) for line in axes.lines[:2])
     assert busbw == pytest.approx([150.0, 150.0])
     assert algbw == pytest.approx([100.0, 100.0])
-
-
-@pytest.mark.parametrize(
-    ("origin", "names"),
-    [
-        (Origin.MEASURED, {f"{i} x {n}" for i in (1, 2, 8) for n in (1, 8, 64)} - {"1 x 1"}),
-        (Origin.MODELLED, {"8 x 1", "1 x 8", "8 x 8"}),
-    ],
-)
-def test_what_was_modelled_is_drawn_for_few_splits(origin: Origin, names: set[str]) -> None:
-    shapes = [{"intra": i, "inter": n, "siblings": 8 // i} for i in (1, 2, 8) for n in (1, 8, 64) if i * n > 1]
-    cases = [CollectiveCase(collective=Collective.ALL_GATHER, size_bytes=1024, **shape) for shape in shapes]
-    samples = tuple(Sample(case=case, trials_s=(1e-3,), origin=origin) for case in cases)
-    drawn = worth_drawing(all_series(ProfileDatabase(machine=MACHINE, samples=samples)))
-    assert {f"{one.intra} x {one.inter}" for one in drawn} == names
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])

@@ -1,4 +1,4 @@
-"""The samples of a modelled profile: every case of the grid, with its time from the hardware spec."""
+"""Times of stored cases from the hardware spec: what a rehearsal estimates and a transfer compares."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -20,7 +20,6 @@ from profdb.cases import (
 )
 from profdb.cost_model import ask
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.grid import all_cases
 from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
@@ -30,11 +29,8 @@ from profdb.queries import (
     OptimizerQuery,
     names_of,
 )
-from profdb.sample import Sample, WorldShape
 from spec.arrays import FloatArray, ints
-from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
-from spec.origin import Origin
 
 QUERIES: dict[type, type] = {
     GemmCase: LinearQuery,
@@ -45,21 +41,6 @@ QUERIES: dict[type, type] = {
     CollectiveCase: CollectiveQuery,
 }
 """The query for each type of case."""
-
-
-def modelled_samples(cluster: ClusterSpec) -> list[Sample]:
-    """Returns one sample for each case of the grid, one trial each, origin MODELLED.
-
-    Raises ConfigError when the hardware spec lacks a figure that a model needs.
-    """
-    cases = all_cases(cluster)
-    seconds = modelled_seconds(ModelledCostModel(cluster=cluster), cases)
-    launched = {"kernel": "modelled from the hardware sheet"}
-    no_processes = WorldShape(nodes=0, ranks=0)
-    return [
-        Sample(case=case, trials_s=(float(time_s),), launched=launched, origin=Origin.MODELLED, world=no_processes)
-        for case, time_s in zip(cases, seconds, strict=True)
-    ]
 
 
 def modelled_seconds(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
@@ -75,7 +56,7 @@ def modelled_seconds(cost_model: ModelledCostModel, cases: Sequence[Case]) -> Fl
     seconds = np.full(len(cases), np.nan)
     for rows in groups.values():
         seconds[rows] = _price(cost_model, [cases[row] for row in rows])
-    # A modelled sample needs a time: zero sizes and infinite times have no place in a profile.
+    # Zero sizes and infinite times have no place in a sum or a ratio of times.
     good = np.isfinite(seconds) & (seconds > 0.0)
     if not good.all():
         raise ConfigError(

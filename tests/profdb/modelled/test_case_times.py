@@ -1,61 +1,18 @@
-"""The grid of a modelled profile: complete, each case once, priced as the cost model prices it."""
+"""Cases are priced as the cost model prices their questions."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from profdb.cases import CollectiveCase, GemmCase, GroupedGemmCase, MemoryBoundCase
-from profdb.fits.families import FITTERS
+from profdb.modelled.case_times import modelled_seconds
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.grid import all_cases
-from profdb.modelled.profile import modelled_samples, modelled_seconds
 from profdb.queries import CollectiveQuery, GroupedLinearQuery, LinearQuery, MemoryBoundQuery
-from profdb.sample import Sample, tabulate
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
-from spec.origin import Origin
 from tests.solver.questions import ROOT
 
 H100 = read_cluster("h100-sxm", root=ROOT)
-
-
-@pytest.fixture(scope="module")
-def samples() -> list[Sample]:
-    return modelled_samples(H100)
-
-
-def test_every_family_is_there_and_no_case_twice(samples: list[Sample]) -> None:
-    tables = tabulate(samples)
-    assert set(tables) == set(FITTERS)  # the others are compared with times, and tell none
-    assert max(Counter(sample.case for sample in samples).values()) == 1
-    assert 10_000 < len(samples) < 50_000
-
-
-def test_every_sample_says_that_nobody_measured_it(samples: list[Sample]) -> None:
-    assert {sample.origin for sample in samples} == {Origin.MODELLED}
-    assert {(sample.world.nodes, sample.world.ranks) for sample in samples} == {(0, 0)}
-    assert all(len(sample.trials_s) == 1 for sample in samples)
-
-
-def test_collectives_reach_two_thousand_nodes_and_fill_the_nics(samples: list[Sample]) -> None:
-    shapes = {
-        (case.intra, case.inter, case.siblings)
-        for sample in samples
-        if isinstance(case := sample.case, CollectiveCase) and case.collective is not Collective.P2P
-    }
-    assert {(8, 1, 1), (8, 2048, 1), (1, 2048, 8), (2, 1, 4), (4, 3, 2)} <= shapes
-    assert all(intra * siblings == 8 for intra, _, siblings in shapes)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("h100-sxm", "bf16"), ("dgx2-v100", "fp16"), ("cpu", "bf16"), ("l40s", "bf16")]
-)
-def test_the_grid_holds_only_formats_of_the_gpu(name: str, dtype: str) -> None:
-    cluster = read_cluster(name, root=ROOT)
-    cases = [case for case in all_cases(cluster) if isinstance(case, GemmCase)]
-    assert {case.dtype_in for case in cases} <= set(cluster.gpu.peak_flops)
-    assert dtype in {case.dtype_in for case in cases}
 
 
 def test_a_case_is_priced_as_the_book_prices_its_question() -> None:
@@ -87,7 +44,7 @@ def test_a_case_is_priced_as_the_book_prices_its_question() -> None:
     assert predicted.tolist() == [float(priced.seconds[0]) for priced in asked]
 
 
-def test_a_faster_gpu_changes_the_samples() -> None:
+def test_a_faster_gpu_changes_the_times() -> None:
     faster = replace(H100, gpu=replace(H100.gpu, memory_bandwidth=2.0 * H100.gpu.memory_bandwidth))
     case = MemoryBoundCase(kernel="copy", direction="forward", rows=1 << 20, width=4096)
     slow, fast = (modelled_seconds(ModelledCostModel(cluster=c), [case])[0] for c in (H100, faster))

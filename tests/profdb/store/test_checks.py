@@ -79,11 +79,17 @@ SPOILED: dict[str, tuple[Callable[[Plain], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SPOILED)
-def test_one_spoiled_value_is_refused(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "data.pt"
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "data.pt"
     save_profile(path, with_fits(profile([*one_of_each(), *gemm_samples()])))
-    document = torch.load(path, weights_only=True)
+    return path
+
+
+@pytest.mark.parametrize("kind", SPOILED)
+def test_one_spoiled_value_is_refused(kind: str, sound: Path, tmp_path: Path) -> None:
+    path = tmp_path / "data.pt"
+    document = torch.load(sound, weights_only=True)
     spoil, predicted = SPOILED[kind]
     spoil(document)
     torch.save(document, path)

@@ -5,6 +5,7 @@
 
 import json
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def validator(schema: dict[str, Any]) -> Any:
     return jsonschema.Draft202012Validator(schema)
 
 
+@cache
 def held(name: str) -> Any:
     return validator(schemas()[name])
 

@@ -1,15 +1,12 @@
 """Runs of three ranks that end in an error, by a launcher that ends all when the first has ended, as torchrun does:
-ending.py WAY... prints what each run wrote to stderr, and the statuses, as JSON.
+``run(WAY)`` returns what it wrote to stderr, and the statuses.
 
 WAY: alike (all raise the same, rank 0 last), early (rank 1 alone raises, before the ranks have met), named (rank 2 could
 say most about it, and is slow), mute (the rank that should speak is killed before).
 """
 
-import json
-import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,6 +16,7 @@ from profiler.distributed.rank_exit import status_in_ranks
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.rendezvous import RankFailedError, meet
 from spec.errors import ConfigError, ProfileError
+from tests.profiler.distributed.one_of_two import FORKS
 from tests.profiler.distributed.test_world import free_port
 
 RANKS = 3
@@ -65,10 +63,9 @@ def rank_main(rank: int, port: str, way: str, said: str) -> None:
 
 
 def run(way: str) -> dict[str, object]:
-    context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         said, port = f"{folder}/said", free_port()
-        ranks = [context.Process(target=rank_main, args=(rank, port, way, said)) for rank in range(RANKS)]
+        ranks = [FORKS.Process(target=rank_main, args=(rank, port, way, said)) for rank in range(RANKS)]
         for each in ranks:
             each.start()
         waits = [each for rank, each in enumerate(ranks) if (way, rank) != ("mute", 2)]
@@ -78,7 +75,3 @@ def run(way: str) -> dict[str, object]:
             each.terminate()
             each.join()
         return {"said": Path(said).read_text(), "statuses": [each.exitcode for each in ranks]}
-
-
-if __name__ == "__main__":
-    print(json.dumps({way: run(way) for way in sys.argv[1:]}))

@@ -4,6 +4,7 @@ WAY: well, raises (in preparing a case), dies or stops (in the middle of a
 collective), hangs (in preparing a case), loses (its device, until the program starts anew).
 """
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -23,6 +24,9 @@ from profiler.torch_launcher import TorchLauncher
 from spec.collectives import Collective
 from spec.errors import UserError
 
+# Processes forked from one that has imported torch and has used it for nothing.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["profiler.profiling_run", "tests.profiler.distributed.one_of_two"])
 CASES = (
     GemmCase(m=8, k=8, n=8),
     CollectiveCase(collective=Collective.ALL_REDUCE, size_bytes=1024, intra=2, inter=1),
@@ -82,8 +86,32 @@ def run(layout: RankLayout) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def main() -> None:
     read = read_rank_layout(os.environ)
     with rank_exit(read) as leave:
         status = leave(run(read))
     sys.exit(status)
+
+
+def rank_main(words: list[str], environment: dict[str, str], errors: Path) -> None:
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
+    os.environ |= environment
+    sys.argv, sys.orig_argv = words, [sys.executable, *words]
+    main()
+
+
+def both(words: list[str], environments: list[dict[str, str]]) -> list[tuple[int | None, str]]:
+    """Exit status and stderr of each rank; a rank that is stopped is killed when the other has ended."""
+    errors = [Path(f"{words[1]}.errors{rank}") for rank in (0, 1)]
+    ranks = [FORKS.Process(target=rank_main, args=(words, *one)) for one in zip(environments, errors, strict=True)]
+    for each in ranks:
+        each.start()
+    ranks[0].join()
+    if words[2] == "stops":
+        ranks[1].kill()
+    ranks[1].join()
+    return [(each.exitcode, path.read_text()) for each, path in zip(ranks, errors, strict=True)]
+
+
+if __name__ == "__main__":
+    main()

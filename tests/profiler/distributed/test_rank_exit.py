@@ -1,44 +1,41 @@
 """How ranks end: where there are others, without Python's taking itself down, and when the error is said."""
 
-import json
 import subprocess
 import sys
 
 import pytest
 
+from tests.profiler.distributed.ending import run
 from tests.solver.questions import ROOT
 
-SAYS_WHEN_TAKEN_DOWN = """
-import atexit, sys
+# Every ending in a fork: torch is imported once.
+SAY_WHEN_TAKEN_DOWN = """
+import atexit, os, sys
 from profiler.distributed.rank_exit import rank_exit
 from profiler.distributed.rank_layout import RankLayout
 
-atexit.register(print, "taken down")
-with rank_exit(RankLayout(size=int(sys.argv[1]))) as leave:
-    print("answer", end=" ")
-    status = leave(int(sys.argv[2]))
-sys.exit(status)
+for ending in sys.argv[1:]:
+    size, status = map(int, ending.split(","))
+    if not (child := os.fork()):
+        atexit.register(print, "taken down")
+        with rank_exit(RankLayout(size=size)) as leave:
+            print("answer", end=" ")
+            status = leave(status)
+        sys.exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-@pytest.mark.parametrize(
-    ("ranks", "status", "said"),
-    [
-        (1, 2, "answer taken down"),
-        (2, 2, "answer"),
-        pytest.param(1, 0, "answer taken down", marks=pytest.mark.nightly),
-        pytest.param(2, 0, "answer", marks=pytest.mark.nightly),
-    ],
-)
-def test_a_rank_among_others_ends_at_once_with_all_it_said(ranks: int, status: int, said: str) -> None:
+def test_a_rank_among_others_ends_at_once_with_all_it_said() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", SAYS_WHEN_TAKEN_DOWN, str(ranks), str(status)],
+        [sys.executable, "-c", SAY_WHEN_TAKEN_DOWN, "1,2", "2,2", "1,0", "2,0"],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=False,
     )
-    assert (ended.returncode, ended.stdout.strip(), ended.stderr) == (status, said, "")
+    said = "answer taken down\n2\nanswer 2\nanswer taken down\n0\nanswer 0\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")
 
 
 SAID = {
@@ -50,14 +47,7 @@ SAID = {
 
 @pytest.mark.parametrize("ways", [["named"], pytest.param(["alike", "early", "mute"], marks=pytest.mark.nightly)])
 def test_an_error_is_said_once_before_a_launcher_can_end_the_rank_that_says_it(ways: list[str]) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.profiler.distributed.ending", *ways],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    ends = json.loads(ran.stdout)
+    ends = {way: run(way) for way in ways}
     for way in ways:
         # The rank that is named in "mute" was killed first: each of the others says it, or one of them.
         assert set(ends[way]["said"].splitlines()) == {SAID.get(way, "error: rank 2 failed").strip()}

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -12,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import gen_profiler_data
 from profdb.cases import CollectiveCase
 from profdb.store.data_file import load_profile
 from profdb.store.journal import journal_path, read_journal
 from tests.patience import patiently
+from tests.profiler.distributed.one_of_two import FORKS, both
 
 pytestmark = pytest.mark.distributed
 
@@ -92,31 +93,24 @@ def test_two_nodes_under_slurm_measure_every_split(tmp_path: Path) -> None:
     assert all(sample.status == "ok" for sample in profile.samples)
 
 
+def one_of_two(way: str, output: Path, limit_s: float) -> list[str]:
+    output.parent.mkdir(exist_ok=True)
+    return [sys.executable, str(Path(__file__).with_name("one_of_two.py")), str(output), way, str(limit_s)]
+
+
 def started(way: str, output: Path, limit_s: float, ranks: tuple[int, ...] = (0, 1)) -> list[subprocess.Popen[str]]:
     """Ranks of one_of_two.py started one by one: no launcher ends the other."""
-    output.parent.mkdir(exist_ok=True)
-    port = free_port()
-    command = [sys.executable, str(Path(__file__).with_name("one_of_two.py")), str(output), way, str(limit_s)]
+    port, command = free_port(), one_of_two(way, output, limit_s)
     return [
         subprocess.Popen(command, env=as_slurm_would(rank, port), cwd=ROOT, stderr=subprocess.PIPE, text=True)
         for rank in ranks
     ]
 
 
-def run_two(way: str, output: Path, limit_s: float) -> list[tuple[int, str]]:
-    """Exit status and stderr of both ranks; a rank that is stopped is killed when the other has ended."""
-    ranks = started(way, output, limit_s)
-    ends = []
-    try:
-        for process in ranks:
-            _, errors = process.communicate(timeout=PATIENCE_S)
-            ends.append((process.returncode, errors))
-            if way == "stops":
-                ranks[1].kill()
-    finally:
-        for process in ranks:
-            process.kill()
-    return ends
+def run_two(way: str, output: Path, limit_s: float) -> list[tuple[int | None, str]]:
+    """Exit status and stderr of both ranks."""
+    port = free_port()
+    return both(one_of_two(way, output, limit_s)[1:], [as_slurm_would(rank, port) for rank in (0, 1)])
 
 
 def test_what_one_rank_raises_is_the_result_of_the_case_on_all(tmp_path: Path) -> None:
@@ -189,12 +183,14 @@ def test_a_run_that_its_launcher_ends_says_where_and_what_is_kept(tmp_path: Path
     ), said
 
 
-def test_a_killed_run_resumes_without_loss(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "data.pt"
     journal = journal_path(output)
-    command = [sys.executable, SCRIPT, "--device", "cpu", "--output", str(output), "--no_pics"]
-    command += ["--only", "attention,host", "--max_size", "16KiB"]
-    first = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = ["--device", "cpu", "--output", str(output), "--no_pics", "--only", "attention,host", "--max_size", "16KiB"]
+    for name in os.environ.keys() - environment().keys():
+        monkeypatch.delenv(name)
+    first = FORKS.Process(target=gen_profiler_data.main, args=(words,))
+    first.start()
     try:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
@@ -202,15 +198,12 @@ def test_a_killed_run_resumes_without_loss(tmp_path: Path) -> None:
                 break
             time.sleep(0.02)
     finally:
-        first.send_signal(signal.SIGKILL)
-        first.wait()
+        first.kill()
+        first.join()
     assert not output.exists()
     before = read_journal(journal).samples
     assert len(before) >= 5
-    second = subprocess.run(
-        [*command, "--resume"], env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-    assert second.returncode == 0, second.stderr
+    assert gen_profiler_data.main([*words, "--resume"]) == 0
     assert not journal.exists()
     after = {sample.case: sample.trials_s for sample in load_profile(output).samples}
     assert len(after) == len(load_profile(output).samples)  # nothing measured twice

@@ -135,6 +135,12 @@ CASES |= {
     )
 }
 
+# Strategies with their recomputation, experts, offload and low precision; the others differ in one of these.
+DAILY = frozenset(
+    {"selective, unfused", "tied, stages", "experts, CUDA graphs", "latents, modules again", "isp", "ZeRO-3 in slices"}
+    | {"offloaded layers", "ulysses"}
+)
+
 
 def told(case: Case) -> dict[str, object]:
     """All numbers of a case: price, memory and what is exported; no label."""
@@ -195,7 +201,9 @@ def all_different() -> Callable[[], str]:
 
 
 @pytest.mark.parametrize("labels", [all_alike, pytest.param(all_different, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in DAILY else pytest.mark.nightly) for name in CASES]
+)
 def test_no_second_and_no_byte_is_told_by_a_label(
     name: str, labels: Callable[[], Callable[[], str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

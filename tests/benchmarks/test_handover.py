@@ -85,9 +85,10 @@ def written(folder: Path, files: dict[str, str]) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _two_configs(monkeypatch: pytest.MonkeyPatch) -> None:
+def _two_configs_and_four_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = [handover.ROOT / "configs" / name for name in ("tiny_internlm2.py", "7B_gpt.toml")]
     monkeypatch.setattr(handover, "shipped_configs", lambda: chosen)
+    monkeypatch.setattr(handover, "PLANS", handover.PLANS[:4])
 
 
 def test_what_a_parser_refuses_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

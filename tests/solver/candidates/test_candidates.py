@@ -34,6 +34,10 @@ SPACES = [
 ]
 
 
+def by_night(*presets: str) -> list[object]:
+    return [pytest.param(preset, marks=pytest.mark.nightly) for preset in presets]
+
+
 def shown(result: Result) -> dict[str, object]:
     """Everything that a user sees, but for the time it took."""
     return {
@@ -66,7 +70,7 @@ def candidates(problem: Problem) -> list[Candidates]:
     return found
 
 
-@pytest.mark.parametrize("preset", ["megatron", "zero-bubble", "hai-llm", "internevo"])
+@pytest.mark.parametrize("preset", ["megatron", "zero-bubble", *by_night("hai-llm", "internevo")])
 def test_no_stage_ends_before_its_bound(preset: str) -> None:
     problem = question(preset=framework_preset(preset), world_size=8, sequences=64)
     tight = []
@@ -96,7 +100,7 @@ def test_calibrated_plans_are_ranked_by_their_calibrated_step() -> None:
     assert [one.step_s for one in found.best] == sorted(one.step_s for one in found.best)
 
 
-@pytest.mark.parametrize("preset", ["megatron", "zero-bubble", "hai-llm", "internevo", "fsdp", "deepspeed"])
+@pytest.mark.parametrize("preset", ["megatron", "zero-bubble", *by_night("internevo", "hai-llm", "fsdp", "deepspeed")])
 def test_no_plan_is_faster_than_its_products_and_waits(preset: str) -> None:
     shares = []
     for model in (small_model(), experts_model()):
@@ -109,7 +113,7 @@ def test_no_plan_is_faster_than_its_products_and_waits(preset: str) -> None:
     assert np.median(np.concatenate(shares)) > 0.25
 
 
-@pytest.mark.parametrize("preset", ["megatron", "fsdp", "zero-bubble"])
+@pytest.mark.parametrize("preset", ["megatron", *by_night("fsdp", "zero-bubble")])
 def test_a_quick_answer_is_the_same_without_its_bound(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = question(model=experts_model(), preset=framework_preset(preset), world_size=8, sequences=64)
     space = full_space(problem.model, problem.job)

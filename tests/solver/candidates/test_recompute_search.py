@@ -170,10 +170,10 @@ NO_PARTS = {"recomputation.modules": ()}
     ("memory_gib", "changes", "eased_by"),
     [
         (2.7, {}, "recompute-full"),
-        (2.8, NO_PARTS, "recompute-block2"),
+        pytest.param(2.8, NO_PARTS, "recompute-block2", marks=pytest.mark.nightly),
         (2.85, {}, "recompute-mla_up_proj+moe"),
         (2.8, WHOLE_OR_NOT | NO_PARTS, "offloaded_layers=2"),
-        (3.2, {}, "mb1x2"),
+        pytest.param(3.2, {}, "mb1x2", marks=pytest.mark.nightly),
     ],
 )
 def test_the_fastest_of_all_ways_is_found(memory_gib: float, changes: dict[str, object], eased_by: str) -> None:

@@ -119,31 +119,20 @@ def exports_of(config: Path, exporter: str, framework: str) -> list[Export] | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """A check: ``exporter`` writes plans of ``framework``, and ``parser`` of handover_parsers.py parses them with a
-    checkout that contains the file ``mark``."""
+    """A check: ``exporter`` writes plans of ``framework``, and the parser of its name (handover_parsers.py) reads them with
+    a checkout that contains the file ``mark``."""
 
     exporter: str
     framework: str
-    parser: str
     mark: str
 
 
 HANDOVERS = {
-    "megatron": Handover(
-        exporter="megatron", framework="megatron", parser="megatron", mark="megatron/training/arguments.py"
-    ),
-    "zero_bubble": Handover(
-        exporter="megatron", framework="zero-bubble", parser="megatron", mark="megatron/core/zbpp_utils.py"
-    ),
-    "internevo": Handover(
-        exporter="internevo", framework="internevo", parser="internevo", mark="internlm/initialize/launch.py"
-    ),
-    "accelerate": Handover(
-        exporter="accelerate", framework="fsdp", parser="accelerate", mark="src/accelerate/commands/launch.py"
-    ),
-    "torchtitan": Handover(
-        exporter="torchtitan", framework="torchtitan", parser="torchtitan", mark="torchtitan/config/manager.py"
-    ),
+    "megatron": Handover(exporter="megatron", framework="megatron", mark="megatron/training/arguments.py"),
+    "zero_bubble": Handover(exporter="megatron", framework="zero-bubble", mark="megatron/core/zbpp_utils.py"),
+    "internevo": Handover(exporter="internevo", framework="internevo", mark="internlm/initialize/launch.py"),
+    "accelerate": Handover(exporter="accelerate", framework="fsdp", mark="src/accelerate/commands/launch.py"),
+    "torchtitan": Handover(exporter="torchtitan", framework="torchtitan", mark="torchtitan/config/manager.py"),
 }
 
 
@@ -153,7 +142,7 @@ def refusals(handover: Handover, checkout: Path, exports: list[Export]) -> dict[
     Raises ConfigError for a checkout whose parser does not start.
     """
     process = subprocess.run(
-        [sys.executable, str(PARSERS), handover.parser, str(checkout)],
+        [sys.executable, str(PARSERS), handover.exporter, str(checkout)],
         input=json.dumps([asdict(export) for export in exports]),
         capture_output=True,
         text=True,

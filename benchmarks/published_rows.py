@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from profdb.cost_model import CostModel
 from solver.analysis.named_plans import price_requested
@@ -57,14 +57,36 @@ UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedRow:
-    """One published run: line ``line`` of the file ``path``, cells by column. ``fault`` says why a damaged line cannot be
-    read."""
+class Row:
+    """Line ``line`` of the CSV file ``path``, cells by column. ``fault`` says why a damaged line cannot be read."""
 
     path: Path
     line: int
     cells: Mapping[str, str]
     fault: str = ""
+
+    @property
+    def where(self) -> str:
+        """File and line, for errors."""
+        return f"{self.path}:{self.line}"
+
+    def text(self, column: str) -> str:
+        """Returns a cell, stripped; "" where the cell or the column is absent."""
+        return self.cells.get(column, "").strip()
+
+    def whole(self, column: str, default: int | None = None) -> int:
+        """Returns a whole number, or ``default`` for an empty cell. Raises ConfigError for anything else."""
+        word = self.text(column)
+        if not word and default is not None:
+            return default
+        if not word.isdecimal():
+            raise ConfigError(where=self.where, key=column, value=word, allowed="a whole number")
+        return int(word)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRow(Row):
+    """One published run."""
 
     @property
     def dataset(self) -> str:
@@ -76,21 +98,15 @@ class PublishedRow:
         """The row's name in its dataset."""
         return self.text("row_id")
 
-    @property
-    def where(self) -> str:
-        """File and line, for errors."""
-        return f"{self.path}:{self.line}"
-
-    def text(self, column: str) -> str:
-        """Returns a cell, stripped; "" where the cell or the column is absent."""
-        return self.cells.get(column, "").strip()
-
     def number(self, column: str) -> float:
         """Returns a number, 0 for a cell that holds none."""
         try:
             return float(self.text(column))
         except ValueError:
             return 0.0
+
+
+AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,25 +133,26 @@ def read_rows(paths: Sequence[Path]) -> list[PublishedRow]:
         if not files:
             raise ConfigError(where=str(path), key="--measurements", value=path.name, allowed="CSV files")
         for file in files:
-            rows.extend(_rows_of(file))
+            rows.extend(rows_of(file, PublishedRow, ("dataset", "row_id", *SIZES, *QUESTION), "--measurements"))
     return rows
 
 
-def _rows_of(path: Path) -> Iterator[PublishedRow]:
+def rows_of(path: Path, kind: type[AnyRow], columns: Sequence[str], option: str) -> Iterator[AnyRow]:
+    """Yields the rows of a file that ``option`` names. Raises ConfigError as read_rows."""
     try:
         reader = csv.reader(path.read_text(encoding="utf-8-sig").splitlines(keepends=True), strict=True)
         lines = [(reader.line_num, cells) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         allowed = f"a readable CSV file ({error})"
-        raise ConfigError(where=str(path), key="--measurements", value=path.name, allowed=allowed) from error
+        raise ConfigError(where=str(path), key=option, value=path.name, allowed=allowed) from error
     header = [name.strip() for name in lines[0][1]] if lines else []
-    missing = [name for name in ("dataset", "row_id", *SIZES, *QUESTION) if name not in header]
+    missing = [name for name in columns if name not in header]
     if missing:
         allowed = f"also {', '.join(missing)}"
         raise ConfigError(where=str(path), key="columns", value=header[:4], allowed=allowed)
     for line, cells in lines[1:]:
         fault = "" if len(cells) == len(header) else f"{path}:{line}: {len(cells)} cells for {len(header)}"
-        yield PublishedRow(path=path, line=line, cells=dict(zip(header, cells, strict=False)), fault=fault)
+        yield kind(path=path, line=line, cells=dict(zip(header, cells, strict=False)), fault=fault)
 
 
 def current_words(text: str) -> dict[str, str]:
@@ -156,10 +173,7 @@ def file_for(row: PublishedRow, name: str) -> Path | None:
 
 def parse_row(row: PublishedRow, root: Path) -> ParsedRequest:
     """The row's question, parsed like the command line. Raises ConfigError for a cell that cannot be read."""
-    for column in SIZES:
-        if not row.text(column).isdecimal():
-            raise ConfigError(where=row.where, key=column, value=row.text(column), allowed="a whole number")
-    gpus, seq_len, sequences = (int(row.text(column)) for column in SIZES)
+    gpus, seq_len, sequences = map(row.whole, SIZES)
     job = current_words(row.text("job"))
     with TemporaryDirectory() as folder:
         request = Request(

@@ -1,12 +1,12 @@
 """Hand-tuned recipes of a framework, one per row of a CSV file, as the model, job and plan of a user's question."""
 
-import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
+from benchmarks.published_rows import Row, rows_of
 from ops.recompute import MODULES
 from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan
@@ -77,30 +77,13 @@ FP32_ROUTERS = ("deepseek", "kimi", "glm", "nemotron", "qwen3-next")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TunedRecipe:
+class TunedRecipe(Row):
     """One row; an empty cell is a setting that the recipe does not change."""
-
-    path: str
-    line: int
-    cells: Mapping[str, str]
 
     @property
     def name(self) -> str:
         """Name of the recipe's function."""
         return self.text("recipe")
-
-    def text(self, column: str) -> str:
-        """A cell, stripped; "" if the column is absent."""
-        return self.cells.get(column, "").strip()
-
-    def whole(self, column: str, default: int | None = None) -> int:
-        """A whole number, or ``default`` for an empty cell. Raises ConfigError for anything else."""
-        word = self.text(column)
-        if not word and default is not None:
-            return default
-        if not word.isdigit():
-            raise ConfigError(where=f"{self.path}:{self.line}", key=column, value=word, allowed="a whole number")
-        return int(word)
 
     def says(self, column: str) -> bool:
         """True if a switch is on."""
@@ -115,29 +98,15 @@ class TunedRecipe:
 
 def read_recipes(path: Path) -> list[TunedRecipe]:
     """Every row of the file. Raises ConfigError for a file that is not one of recipes."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(where=str(path), key="--recipes", value=str(error), allowed="a readable CSV file") from error
-    reader = csv.DictReader(text.splitlines())
-    missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
-    if missing:
-        raise ConfigError(
-            where=f"{path}:1", key="columns", value=reader.fieldnames, allowed=f"also {', '.join(missing)}"
-        )
-    return [
-        TunedRecipe(path=str(path), line=line, cells={key: value or "" for key, value in row.items() if key})
-        for line, row in enumerate(reader, start=2)
-    ]
+    return list(rows_of(path, TunedRecipe, REQUIRED, "--recipes"))
 
 
 def model_of(recipe: TunedRecipe) -> ModelSpec:
     """The recipe's model, dense or MoE. Raises ConfigError for other models, and if the number of parameters is not the
     published one."""
-    where = f"{recipe.path}:{recipe.line}"
     if recipe.text("needs"):
         allowed = "a dense model or one of experts, of full attention"
-        raise ConfigError(where=where, key="needs", value=recipe.text("needs"), allowed=allowed)
+        raise ConfigError(where=recipe.where, key="needs", value=recipe.text("needs"), allowed=allowed)
     model = ModelSpec(
         name=recipe.text("model"),
         hidden=recipe.whole("hidden"),
@@ -147,7 +116,7 @@ def model_of(recipe: TunedRecipe) -> ModelSpec:
     )
     published, counted = recipe.whole("params_total", 0), num_parameters(model).total
     if published and abs(counted / published - 1.0) > TOLERANCE:
-        raise ConfigError(where=where, key="params_total", value=published, allowed=f"about {counted:,}")
+        raise ConfigError(where=recipe.where, key="params_total", value=published, allowed=f"about {counted:,}")
     return model
 
 
@@ -223,7 +192,7 @@ def settings_of(recipe: TunedRecipe) -> dict[str, object]:
     word = recipe.text("precision")
     if word not in PRECISIONS:
         allowed = f"one of {', '.join(PRECISIONS)}"
-        raise ConfigError(where=f"{recipe.path}:{recipe.line}", key="precision", value=word, allowed=allowed)
+        raise ConfigError(where=recipe.where, key="precision", value=word, allowed=allowed)
     low_precision_weights = word != "bf16" and recipe.says("param_gather_low_precision")
     fp32_gradients = recipe.says("grad_reduce_in_fp32")
     scopes = set(recipe.text("cuda_graph_scope").split("+")) & GRAPHED
@@ -265,7 +234,7 @@ def problem_of(recipe: TunedRecipe, cluster: ClusterSpec) -> Problem:
         global_batch_tokens=recipe.whole("global_batch") * seq_len,
         framework="megatron-fsdp" if recipe.says("fsdp") else "megatron-bridge",
         settings=settings_of(recipe),
-        where=f"{recipe.path}:{recipe.line}",
+        where=recipe.where,
     )
     job = job_of(job_request, cluster.gpu.architecture)
     cluster = segmented(cluster, job.world_size, job.nvlink_segment)
@@ -301,7 +270,7 @@ def recipe_plan(recipe: TunedRecipe, problem: Problem) -> Plan:
         offloaded_layers=layers,
         offload_modules=parts,
     )
-    return plan_of(written, problem, f"{recipe.path}:{recipe.line}")
+    return plan_of(written, problem, recipe.where)
 
 
 def _offload(recipe: TunedRecipe) -> tuple[int, tuple[OffloadedPart, ...]]:
@@ -316,9 +285,7 @@ def _offload(recipe: TunedRecipe) -> tuple[int, tuple[OffloadedPart, ...]]:
     for name in names:
         if name not in parts:
             allowed = f"layers:N, or of {', '.join(parts)} joined by +"
-            raise ConfigError(
-                where=f"{recipe.path}:{recipe.line}", key="activation_offload", value=text, allowed=allowed
-            )
+            raise ConfigError(where=recipe.where, key="activation_offload", value=text, allowed=allowed)
     return 0, tuple(name for name in parts if name in names)
 
 

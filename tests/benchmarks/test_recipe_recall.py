@@ -22,7 +22,7 @@ LLAMA = dict(cell.split("=") for cell in CELLS.split())
 
 
 def recipe(**cells: str) -> TunedRecipe:
-    return TunedRecipe(path="recipes.csv", line=2, cells=LLAMA | cells)
+    return TunedRecipe(path=Path("recipes.csv"), line=2, cells=LLAMA | cells)
 
 
 def written(folder: Path, *rows: dict[str, str]) -> Path:

@@ -22,7 +22,6 @@ PUBLISHED_TOTALS = {
     "7B_llama2.py": 6_738_415_616,
     "13B_llama2.py": 13_015_864_320,
     "70B_llama2.py": 68_976_648_192,
-    "70B_llama2_long.py": 68_976_648_192,
     "8x7B_mixtral.py": 46_702_792_704,
     "7B_internlm2.py": 7_737_708_544,
     "20B_internlm2.py": 19_861_149_696,

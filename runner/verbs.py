@@ -320,7 +320,8 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
     """Time the submodules of a model on this device."""
     with without_interrupts():
         from profiler.on_demand import case_measurer, measuring_device
-        from runner.aiob import ModuleRun, time_modules, write_times
+        from runner.aiob import time_modules, write_times
+        from workload.aicb.module_cases import ModuleRun
 
     config = read_config(options.config, assume=options.assume)
     seq_len = options.seq_len or config.seq_len

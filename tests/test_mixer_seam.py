@@ -15,7 +15,6 @@ from ops.roles import Module, Role
 from profdb.cases import MemoryBoundCase
 from profdb.cost_model import ProfileCostModel, kernel_s
 from profdb.coverage import needs_of
-from profdb.importers.aiob import AiobRun, module_samples
 from profdb.store.data_file import load_profile
 from profiler.cases.model_cases import model_cases
 from solver.plans.plan_table import Plan, PlanTable
@@ -38,6 +37,7 @@ from tests.solver.questions import ROOT, question
 from workload.aicb.aiob import aiob_of
 from workload.aicb.data_parallel import model_units
 from workload.aicb.generator import generator_input
+from workload.aicb.module_cases import ModuleRun, module_samples
 from workload.diagnostics import WorkloadError
 from workload.settings.deepspeed import deepspeed_settings
 from workload.settings.internevo import internevo_settings
@@ -242,8 +242,8 @@ def test_layers_of_two_kinds_are_not_taken_for_the_first(tmp_path: Path) -> None
     plan = planned(ask)
     with pytest.raises(ExportError, match="attention, not of recurrence"):
         megatron_settings(ask, plan)
-    with pytest.raises(ConfigError, match="layers of attention, not attention, recurrence"):
-        module_samples({}, AiobRun(model=found.model, tp=1, micro_batch=1, seq_len=SEQ))
+    with pytest.raises(ConfigError, match="equal dense layers"):
+        module_samples({}, ModuleRun(model=found.model, seq_len=SEQ))
     with pytest.raises(WorkloadError, match="no section for it"):
         aiob_of(stage_works(ask, plan))
     typed = f"generate --world_size 8 --config {path}".split()

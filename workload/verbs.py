@@ -12,8 +12,8 @@ from spec.errors import ConfigError
 from spec.files import check_outputs
 from spec.program.command import OneLineParser, whole
 from spec.program.kinds import MOST_BYTES, MOST_GPUS
-from workload.aicb.aiob import add_import_aiob, import_aiob
 from workload.aicb.flags import add_generate
+from workload.aicb.module_cases import add_import_aiob, import_aiob
 from workload.aicb.write_files import write_files
 from workload.diagnostics import Severity
 from workload.report import finding_lines, flow_lines, group_lines, print_lines, shape_line, topology_line

@@ -1,19 +1,16 @@
 """The submodules of a model are the operations that the solver prices, under AICB's names."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from profdb.case_recorder import CaseRecorder
 from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryBoundCase, OptimizerCase
-from profdb.importers.aiob import AiobRun
-from profdb.importers.aiob import module_cases as imported_cases
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.on_demand import MeasuringDevice
 from profdb.sample import MachineFacts, Sample
 from profdb.store.data_file import load_profile
-from runner.aiob import ModuleRun, aiob_time, module_cases, time_modules, write_times
+from runner.aiob import aiob_time, time_modules, write_times
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
@@ -23,6 +20,7 @@ from spec.errors import ConfigError
 from spec.readers.read_config import read_config
 from tests.solver.questions import ROOT, request
 from workload.aicb.aiob import read_aiob
+from workload.aicb.module_cases import ModuleRun, module_cases
 from workload.diagnostics import WorkloadError
 
 CONFIGS = ROOT / "configs"
@@ -30,20 +28,6 @@ CONFIGS = ROOT / "configs"
 
 def run_of(config: str, **degrees: int) -> ModuleRun:
     return ModuleRun(model=read_config(CONFIGS / config).model, **{"seq_len": 4096, **degrees})
-
-
-@pytest.mark.parametrize("config", ["7B_llama2.py", "70B_llama2.py", "72B_qwen2.py"])
-def test_a_dense_models_sections_are_those_that_are_imported(config: str) -> None:
-    run = run_of(config, tp=2, micro_batch=2)
-    imported = imported_cases(AiobRun(model=run.model, tp=2, micro_batch=2, seq_len=4096))
-    result = dict(module_cases(run).usual)
-    del result["param_time"]
-    # AICB's file does not say whether a product adds a bias
-    plain = {
-        name: tuple(replace(case, bias=False) if isinstance(case, GemmCase) else case for case in cases)
-        for name, cases in result.items()
-    }
-    assert plain == {name: (case,) for name, case in imported.items()}
 
 
 def test_the_optimizer_holds_a_ranks_parameters() -> None:

@@ -10,7 +10,6 @@ Values are microseconds (CUDA-event milliseconds times 1000; a comment in AICB s
 model, degree, batch or GPU: whoever applies it must know that they match.
 """
 
-import argparse
 import os
 import re
 from dataclasses import dataclass, replace
@@ -18,13 +17,8 @@ from pathlib import Path
 
 from ops.op import Phase
 from ops.roles import Module, OpKey, Role
-from profdb.commands.import_measurements import canonical_gpu, import_lines
-from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
-from profdb.sample import MachineFacts, ProfileDatabase
 from spec.files import atomic_file
-from spec.program.command import whole
-from spec.program.kinds import MOST_COUNT, MOST_GPUS, MOST_SEQUENCE_TOKENS, plain_number
-from spec.readers.read_config import add_config, assumption_lines, read_config
+from spec.program.kinds import plain_number
 from workload.diagnostics import WorkloadError, read_lines
 from workload.stage_work import PieceWork, StageWork, WorkItem
 
@@ -35,6 +29,15 @@ MOST_US = 1e9
 _SECTION = re.compile(r"([A-Za-z_][\w.]*)\s*:")
 _TIME = re.compile(r"time_gpu_(max|min|avg)\s*:\s*(\S+)")
 _ITERATIONS = re.compile(r"train_iter\s*:\s*([0-9]{1,9})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTime:
+    """One section, microseconds."""
+
+    avg_us: float
+    min_us: float
+    max_us: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,35 +268,3 @@ def _section(item: WorkItem) -> str:
     if section is None:
         raise WorkloadError(f"{item.name}: AICB's file of compute times has no section for it")
     return section
-
-
-# ``run_workload.py import-aiob``: AICB's module times into a profile.
-#
-# The text file names neither model nor GPU nor degrees, so all of them are options; which operation a section
-# stands for is profdb.importers.aiob's to say.
-
-
-def add_import_aiob(verb: argparse.ArgumentParser) -> None:
-    """All options of the verb."""
-    verb.add_argument("file", type=Path, help="AICB's text file of module times (microseconds)")
-    add_config(verb, "model that was timed", required=True)
-    verb.add_argument("--gpu", required=True, help="GPU of the times, by a name in a hardware spec or the profile")
-    verb.add_argument("--cluster", default="", help="hardware spec in configs/clusters, for a new profile")
-    verb.add_argument("--tp", type=whole(1, MOST_GPUS), required=True, help="tensor-parallel ranks")
-    verb.add_argument("--micro_batch", type=whole(1, MOST_COUNT), required=True, help="sequences a micro-batch")
-    verb.add_argument("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), required=True, help="tokens a sequence")
-    verb.add_argument("--into", type=Path, required=True, help="profile to merge into, made when absent")
-
-
-def import_aiob(options: argparse.Namespace) -> list[str]:
-    """Merge the file's sections into the profile; lines that say what was done. A UserError leaves the
-    profile as it was."""
-    model = read_config(options.config, assume=options.assume).model
-    run = AiobRun(model=model, tp=options.tp, micro_batch=options.micro_batch, seq_len=options.seq_len)
-    samples, left = module_samples(read_aiob(options.file).sections, run)
-    if not samples:
-        raise WorkloadError(f"{options.file}: no section that stands for an operation; nothing imported")
-    gpu, sheet = canonical_gpu(options.gpu, options.file)
-    machine = MachineFacts(gpu=gpu, cluster=options.cluster or sheet)
-    lines = import_lines(options.into, ProfileDatabase(machine=machine, samples=samples))
-    return assumption_lines(model) + lines + ([f"not imported, no single operation: {', '.join(left)}"] if left else [])

@@ -8,10 +8,9 @@ import run_workload
 from ops.op import Phase
 from ops.roles import Module, OpKey, Role
 from profdb.cases import AttentionCase, GemmCase, MemoryBoundCase
-from profdb.importers.aiob import ModuleTime
 from profdb.store.data_file import load_profile
 from tests.workload.generator import made
-from workload.aicb.aiob import AiobFile, aiob_of, aiob_times_ns, read_aiob, write_aiob
+from workload.aicb.aiob import AiobFile, ModuleTime, aiob_of, aiob_times_ns, read_aiob, write_aiob
 from workload.diagnostics import WorkloadError
 from workload.stage_work import PieceWork, StageWork, stage_works
 

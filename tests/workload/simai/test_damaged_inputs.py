@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import run_workload
-from profdb.importers.aiob import ModuleTime
 from spec.errors import UserError
 from tests.solver.questions import question
 from tests.workload.generator import made
-from workload.aicb.aiob import MOST_US, AiobFile, aiob_times_ns, read_aiob, write_aiob
+from workload.aicb.aiob import MOST_US, AiobFile, ModuleTime, aiob_times_ns, read_aiob, write_aiob
 from workload.aicb.csv_workload import Workload
 from workload.diagnostics import Severity, summary_of
 from workload.simai.busbw import BusBandwidths, SimaiNetwork, read_busbw, write_busbw

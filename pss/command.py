@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 from pss.subcommands import SUBCOMMANDS, plans_first
 from spec.errors import CommandLineError
@@ -31,6 +32,13 @@ def run(verb: str, words: Sequence[str]) -> int:
     """Runs a subcommand; CommandLineError for arguments before the options that are no plans, for ``explain`` without a plan,
     and for ``sweep`` without a list."""
     program, (plans, options) = f"{NAME} {verb}", plans_first(words)
+    if verb == "compare" and len(plans) > 1 and not options:
+        from pss.answers import compare_files
+
+        return compare_files([Path(plan) for plan in plans])
+    if verb == "compare" and len(plans) > 1:
+        # Plans side by side are an option of the programs that price them.
+        return SUBCOMMANDS["price"].run([*(f"--compare={plan}" for plan in plans), *options], program)
     helps = HELP_OPTIONS.intersection(options)
     if SUBCOMMANDS[verb].plan_option:
         if wrong := next((plan for plan in plans if "=" not in plan), ""):

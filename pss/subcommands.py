@@ -75,5 +75,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "links": Subcommand(summary="measure links and name the slow ones (torchrun)", module=WORKLOAD, part="links"),
     "run": Subcommand(summary="run a workload on real process groups (torchrun)", module=WORKLOAD, part="run"),
     "train": Subcommand(summary="time steps of a reference transformer (torchrun)", module=WORKLOAD, part="train"),
-    "compare": Subcommand(summary="compare a measured run with its prediction", module=WORKLOAD, part="compare"),
+    "compare": Subcommand(
+        summary="compare a measured run with its prediction, two plans, or two answers of --json",
+        module=WORKLOAD,
+        part="compare",
+    ),
 }

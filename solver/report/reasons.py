@@ -168,27 +168,22 @@ def compare_section(plans: Sequence[Candidate]) -> ReportSection:
     facts += [
         (name, f"cannot run: {reason}") for name, one in zip(letters, plans, strict=True) for reason in one.obstacles
     ]
-    shown = Table(
-        caption="plans side by side; the parts of a step are of all GPUs on average",
-        header=("", *letters),
-        rows=_compared([one.answer for one in plans]),
-    )
     return ReportSection(
         anchor="compare",
         title="Side by side",
         facts=facts,
-        tables=(shown,),
+        tables=(answers_table([one.answer for one in plans], letters),),
         record=lambda: {"compare": [answer_record(one.answer) | {"broken": one.obstacles} for one in plans]},
     )
 
 
-def _compared(answers: Sequence[Answer]) -> list[list[str]]:
-    """Returns what is compared, a line each: its name, then the figure of every plan."""
+def answers_table(answers: Sequence[Answer], names: Sequence[str]) -> Table:
+    """Returns the figures of answers side by side, a line each, under their ``names``."""
     rows = [
         ["step ms", *(in_ms(one.step_s) for one in answers)],
         ["80 % interval ms"]
         + [f"{seconds_to_ms(o.interval_low_s):.0f}..{seconds_to_ms(o.interval_high_s):.0f}" for o in answers],
-        ["against A", *(slower_by(one, answers[0]) for one in answers)],
+        [f"against {names[0]}", *(slower_by(one, answers[0]) for one in answers)],
         ["tokens per GPU per s", *(f"{one.tgs:.0f}" for one in answers)],
         ["MFU %", *(f"{100 * one.mfu:.1f}" for one in answers)],
     ]
@@ -199,7 +194,9 @@ def _compared(answers: Sequence[Answer]) -> list[list[str]]:
     sizes = {term: of_all for term, of_all in sizes.items() if bytes_to_gib(max(of_all)) >= SMALLEST_GIB}
     rest = [one.needed_bytes - one.allocated_bytes for one in answers]
     sizes |= {"allocator's slack, NCCL and context": rest, "needed": [one.needed_bytes for one in answers]}
-    return rows + [[f"{term} GiB", *(f"{bytes_to_gib(size):.2f}" for size in of_all)] for term, of_all in sizes.items()]
+    rows += [[f"{term} GiB", *(f"{bytes_to_gib(size):.2f}" for size in of_all)] for term, of_all in sizes.items()]
+    caption = "plans side by side; the parts of a step are of all GPUs on average"
+    return Table(caption=caption, header=("", *names), rows=rows)
 
 
 def sensitivity_section(now: Answer, changes: Sequence[WhatIf], *, tried: bool = False) -> ReportSection:

@@ -38,6 +38,7 @@ def test_a_verb_speaks_under_its_own_name(verb: str, capsys: pytest.CaptureFixtu
         (["price", "--x"], ["--x"]),
         (["explain", "tp=8", "pp=2", "--x"], ["--explain=tp=8", "--explain=pp=2", "--x"]),
         (["explain", "rank=2", "--x"], ["--run_all_solu", "--explain=rank=2", "--x"]),
+        (["compare", "tp=8", "tp=4", "--x"], ["--compare=tp=8", "--compare=tp=4", "--x"]),
     ],
 )
 def test_plans_are_typed_before_options(words: list[str], handed: list[str]) -> None:
@@ -70,6 +71,8 @@ def test_workloads_verbs(words: list[str], handed: list[str], program: str) -> N
         (["schema", "question"], "pss schema: the name of a schema: answer, plan, job, constraints"),
         (["completion", "powershell"], "pss completion: the name of a shell"),
         (["merge", "a"], "pss merge: the following arguments are required"),
+        (["compare", "a.json", "b.json"], "pss compare: answer = 'a.json': no such file"),
+        (["compare", "README.md", "b.json"], "pss compare: answer = 'README.md': what --json wrote"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line_and_2(

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from spec.errors import ConfigError
 from spec.frameworks import framework_names
-from spec.program.command import OneLineParser, batch_tokens, comma_separated, decimal, non_empty, token_count, whole
+from spec.program.command import (
+    OneLineParser,
+    batch_tokens,
+    comma_separated,
+    decimal,
+    non_empty,
+    step_tokens,
+    token_count,
+    whole,
+)
 from spec.program.kinds import (
     MOST_GPUS,
     MOST_MINUTES,
@@ -109,8 +118,8 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 "GPUs; 64,128 is a list (sweeps)", type=comma_separated(whole(1, MOST_GPUS)), required=True
             ),
             "--global_batch_size": option(
-                "tokens per optimizer step, such as 4194304 or 4Mi, or a list",
-                type=comma_separated(partial(batch_tokens, minimum=1, maximum=MOST_STEP_TOKENS)),
+                "tokens per optimizer step, such as 4194304 or 4Mi, sequences (512seqs), or a list",
+                type=comma_separated(step_tokens),
             ),
             "--seq_len": option(
                 "tokens per sequence, or a list (default: the config's)",
@@ -227,7 +236,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
         },
         "results": {
             "--verbose": flag("print everything: all parts of the step, memory and time by plan, what was rejected"),
-            "--json": path("write everything to this file"),
+            "--json": path("write everything to this file; - is standard output"),
             "--csv": path("write the plans shown, or the rows of a sweep, to this file"),
             "--report": option(
                 "write everything as one page for a browser, DIR/index.html (needs jinja2)", type=Path, metavar="DIR"

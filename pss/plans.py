@@ -47,7 +47,7 @@ from solver.report.sections import ReportSection, record
 from solver.report.summary import NUM_ALTERNATIVES, summary_sections
 from solver.report.terminal import terminal_width, text
 from spec.errors import ConfigError
-from spec.files import check_outputs, check_parquet, shipped_folder
+from spec.files import check_outputs, check_parquet, json_output, shipped_folder
 from spec.program.progress import progress
 from spec.readers.read_config import config_file
 from spec.settings.job import job_settings
@@ -73,7 +73,13 @@ ROOT = shipped_folder()
 def main(arguments: list[str], program: str = PROGRAM) -> int:
     """Runs one command line, typed after ``program``; returns the exit status."""
     namespace = argparse.Namespace(program=program, arguments=arguments)
-    return exit_status(lambda: run(options_parser(program).parse_args(arguments, namespace)))
+    return exit_status(lambda: read_and_run(options_parser(program).parse_args(arguments, namespace)))
+
+
+def read_and_run(options: argparse.Namespace) -> int:
+    """Runs the options with ``options.json`` opened where it is standard output."""
+    with json_output(options.json) as options.json:
+        return run(options)
 
 
 def command_line(options: argparse.Namespace) -> str:
@@ -138,7 +144,7 @@ def check_options(options: argparse.Namespace) -> None:
             allowed="the profile in which to keep what is measured",
         )
     names = ("json", "csv", "parquet", "write_cases", "export_simai", *(f"export_{name}" for name in WRITTEN))
-    files = {f"--{name}": getattr(options, name) for name in names}
+    files = {f"--{name}": path for name in names if isinstance(path := getattr(options, name), Path)}
     if options.report:
         from solver.report.html import FILE, check_report_requirements
 
@@ -152,7 +158,7 @@ def check_options(options: argparse.Namespace) -> None:
         "--report": options.report,
         "--draw_heatmap_path": options.draw_heatmap_path if options.draw_heatmap else None,
     }
-    if any(files.values()) or any(folders.values()):
+    if files or any(folders.values()):
         inputs = {
             "--config": config_file(options.config) if options.config else None,
             "--pre_profiling_data_path": options.pre_profiling_data_path or DEFAULT_PROFILE,
@@ -406,6 +412,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
         write_json(options.json, record(sections))
     if options.csv:
         write_sweep_csv(options.csv, results)
+        announce([options.csv])
     if options.report:
         from solver.report.html import write_page
         from solver.report.page import sweep_page
@@ -421,10 +428,12 @@ def hand_on(options: argparse.Namespace, plans: Plans) -> Answer:
         from solver.report.files import write_csv
 
         write_csv(options.csv, answers)
+        announce([options.csv])
     if options.parquet:
         from solver.report.frames import write_every_plan
 
         write_every_plan(options.parquet, inputs)
+        announce([options.parquet])
     if options.write_cases:
         write_look_ups(options.write_cases, plans)
     if options.rank > len(answers):

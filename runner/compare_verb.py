@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import log
 from pathlib import Path
 from typing import TypeVar
@@ -27,9 +28,9 @@ from solver.report.files import answer_record, question_record, write_json
 from solver.report.plans import PART_TITLES
 from solver.report.terminal import table
 from spec.errors import ConfigError
-from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, check_outputs, read_file_text
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, check_outputs, json_output, read_file_text
 from spec.job import precision_of
-from spec.program.command import whole
+from spec.program.command import batch_tokens, whole
 from spec.program.kinds import MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
 from spec.readers.read_config import add_config, assumption_lines
 from spec.settings.job import job_settings
@@ -215,7 +216,9 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
     what.add_argument("--plan", help="tp=2,pp=2,... (default: the result's, else the config's); dp=N is checked")
     what.add_argument("--world_size", type=whole(1, MOST_GPUS), help="GPUs")
     tokens = "tokens of a step (default: the config's)"
-    what.add_argument("--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help=tokens)
+    what.add_argument(
+        "--global_batch_size", type=partial(batch_tokens, minimum=1, maximum=MOST_STEP_TOKENS), help=tokens
+    )
     what.add_argument("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence")
     what.add_argument("--framework", help="preset (default: the result's, else the config's)")
     what.add_argument("--job", action="append", default=[], help="settings of the job (docs/configs.md)")
@@ -227,19 +230,26 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
     where.add_argument("--missing", choices=missing, default="error", help="what to do about missing curves")
     where.add_argument("--calibration", type=Path, help="factors from python -m solver.calibrate")
     out = verb.add_argument_group("results")
-    out.add_argument("--json", type=Path, help="write everything to this file")
+    out.add_argument("--json", type=Path, help="write everything to this file; - is standard output")
     out.add_argument("--append", type=Path, help="add a row to this CSV for python -m solver.calibrate --steps")
 
 
 def compare(options: argparse.Namespace, root: Path) -> int:
-    """Print a run and its prediction, and write the requested files."""
+    """Prints a run and its prediction, and writes the requested files."""
+    with json_output(options.json) as options.json:
+        return compare_with_prediction(options, root)
+
+
+def compare_with_prediction(options: argparse.Namespace, root: Path) -> int:
+    """Prints and writes; returns the exit status."""
     inputs = {
         "RESULT": options.result,
         "--operations": options.operations,
         "--config": options.config,
         "--calibration": options.calibration,
     }
-    check_outputs({"--json": options.json, "--append": options.append}, folders={}, inputs=inputs)
+    json = options.json if isinstance(options.json, Path) else None
+    check_outputs({"--json": json, "--append": options.append}, folders={}, inputs=inputs)
     launch_file = read_launch_file(options.result)
     text = "" if launch_file else _text(options.result)
     recorded = None if launch_file else train_record(options.result, text, options.warmup or 0)
@@ -283,7 +293,6 @@ def compare(options: argparse.Namespace, root: Path) -> int:
         print(f"appended to {options.append}")
     if options.json:
         write_json(options.json, values)
-        print(f"wrote {options.json}")
     return 0
 
 

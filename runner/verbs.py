@@ -16,7 +16,7 @@ from solver.problem.request import Request
 from spec.errors import ConfigError
 from spec.files import check_outputs
 from spec.frameworks import framework_names
-from spec.program.command import byte_count, comma_separated, decimal, non_empty, whole, without_interrupts
+from spec.program.command import byte_count, comma_separated, decimal, non_empty, step_tokens, whole, without_interrupts
 from spec.program.kinds import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
 from spec.readers.read_config import add_config, assumption_lines, read_config
 from spec.settings.job import DEFAULT_FRAMEWORK, job_settings
@@ -63,7 +63,7 @@ def add_run(verb: argparse.ArgumentParser) -> None:
     plan = verb.add_argument_group("a plan instead of files")
     plan.add_argument("--plan", help="tp=2,pp=2,micro_batch=1,... as simulation_train_formulaic.py takes it")
     add_config(plan)
-    plan.add_argument("--global_batch_size", type=STEP_TOKENS, help="tokens a step (default: the config's)")
+    plan.add_argument("--global_batch_size", type=step_tokens, help="tokens a step (default: the config's)")
     plan.add_argument("--seq_len", type=TOKENS, help="default: the config's")
     plan.add_argument("--framework", help="preset (default: the config's)")
     plan.add_argument("--profile", type=Path, help="times of computation, for --compute sleep")
@@ -183,7 +183,7 @@ def add_train(verb: argparse.ArgumentParser) -> None:
     add_config(what, required=True)
     what.add_argument("--plan", help="tp=2,pp=2,... (default: the config's); dp=N is only checked")
     batch = what.add_mutually_exclusive_group()
-    batch.add_argument("--global_batch_size", type=STEP_TOKENS, help="tokens of a step (default: the config's batch)")
+    batch.add_argument("--global_batch_size", type=step_tokens, help="tokens of a step (default: the config's batch)")
     batch.add_argument("--micro_batches", type=STEP_TOKENS, help="of a step on each rank, instead of tokens")
     what.add_argument("--seq_len", type=TOKENS, help="tokens per sequence (default: the config's)")
     what.add_argument(

@@ -7,10 +7,11 @@ are at the top of a checkout, and inside the package if it is installed (setup.p
 import os
 import os.path
 import stat
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -170,6 +171,21 @@ def cache_folder() -> Path | None:
 
 OptionPaths = Mapping[str, Path | None]
 """Option -> path; None where it was not given."""
+
+
+STDOUT = Path("-")
+"""What stands for standard output in the place of a result's file."""
+
+
+@contextmanager
+def json_output(path: Path | None) -> Iterator[Path | TextIO | None]:
+    """Gives where ``--json`` writes: ``path``, or standard output for ``-``, whose other text goes to stderr meanwhile."""
+    if path != STDOUT:
+        yield path
+        return
+    out = sys.stdout
+    with redirect_stdout(sys.stderr):
+        yield out
 
 
 def check_outputs(files: OptionPaths, folders: OptionPaths, inputs: OptionPaths) -> None:

@@ -62,6 +62,15 @@ def test_the_main_command_answers(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert sequences * 4096 == 4194304
 
 
+def test_json_on_standard_output_is_all_that_stands_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*SHIPPED, "--world_size", "128", "--csv", str(tmp_path / "plan.csv"), "--json", "-"]
+    assert command.main(words) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["question"]["world_size"] == 128
+    assert "msp tp8 dp16 zero16 mb4x16" in printed.err
+    assert f"wrote {tmp_path / 'plan.csv'}" in " ".join(printed.err.split())
+
+
 def test_without_run_all_solu_the_written_plan_is_priced(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([*SHIPPED, "--world_size", "128"]) == 0
     printed = capsys.readouterr().out

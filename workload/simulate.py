@@ -10,7 +10,7 @@ from solver.report.files import write_json
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import segmented
 from spec.errors import ConfigError
-from spec.files import atomic_file, make_folder
+from spec.files import atomic_file, json_output, make_folder
 from spec.program.command import decimal, whole
 from spec.program.kinds import MOST_GPUS
 from workload.aicb.time_source import DEFAULT_PROFILE, TimeFlags, time_source
@@ -140,7 +140,7 @@ def add_simulate(verb: argparse.ArgumentParser) -> None:
     )
     _binary(verb.add_argument_group("as SimAI_analytical has them"))
     add("--ratio_dir", type=Path, help="SimAI's inputs/ratio folder (default: as shipped, configs/simai_ratio)")
-    add("--json", type=Path, help="write the parts (seconds) to this file")
+    add("--json", type=Path, help="write the parts (seconds) to this file; - is standard output")
     add("--rows", type=Path, help="write what the closed form takes for each row to this file")
 
 
@@ -177,6 +177,12 @@ def _binary(world: argparse._ArgumentGroup) -> None:
 
 def simulate(options: argparse.Namespace, root: Path) -> int:
     """Prices a SimAI workload file: by our curves, by SimAI's closed form, or both side by side."""
+    with json_output(options.json) as options.json:
+        return price_file(options, root)
+
+
+def price_file(options: argparse.Namespace, root: Path) -> int:
+    """Prices the file, prints, and writes; returns the exit status."""
     file = read_simai(workload_path(options))
     workload = usable_workload(file)
     for line in ignored(options):

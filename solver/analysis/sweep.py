@@ -94,7 +94,12 @@ def run_sweep(
     no machine could take.
     """
     cache = cache or ProfileCache()
-    questions = [(values, request, read_request(request, cache.file(request))) for values, request in requests]
+    questions = []
+    for values, request in requests:
+        parsed = read_request(request, cache.file(request))
+        # A number of sequences is shown as the tokens that it is, beside others.
+        tokens = {"global_batch_tokens": parsed.job.global_batch_tokens}
+        questions.append((values | {key: tokens[key] for key in values if key in tokens}, request, parsed))
     # One convention of MFU for all rows: where one counts half of the attention matrix, all do.
     counted = {attention_counted(products(one.config.model, one.job), one.job.mfu) for *_, one in questions}
     if len(counted) > 1:

@@ -22,6 +22,7 @@ from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ProfileError
 from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
+from spec.program.kinds import MOST_STEP_TOKENS, Sequences
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import check_model_size, config_for_size, read_config
 from spec.settings.constraints import DEFAULT_CONSTRAINTS, Constraints, merged, requested_constraints
@@ -218,9 +219,11 @@ def job_request(request: Request, config: ConfigFile, cluster: ClusterSpec) -> J
     if seq_len is None or seq_len < 1:
         raise ConfigError(config.path, "seq_len", seq_len, "tokens per sequence: give --seq_len")
     tokens = request.global_batch_tokens
+    if isinstance(tokens, Sequences):
+        tokens = tokens * seq_len
     if tokens is None:
         tokens = _batch_of_plan(config.plan or PlanSettings(), world_size, seq_len)
-    if tokens is None or tokens < 1 or tokens % seq_len:
+    if tokens is None or not 1 <= tokens <= MOST_STEP_TOKENS or tokens % seq_len:
         raise ConfigError(
             "--global_batch_size",
             "global_batch_size",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from solver.problem.problem import Problem
 from solver.problem.result import Answer, answer_values
@@ -57,12 +57,16 @@ def search_record(problem: Problem, result: "Result", constraints: Constraints =
     }
 
 
-def write_json(path: Path, record: dict[str, object]) -> None:
-    """Writes a record, whole or not at all; what is no finite number (days of a run that never ends) is null,
-    as JSON has no word for it."""
-    with atomic_file(path) as handle:
-        json.dump(_finite(record), handle, indent=2, allow_nan=False)
-        handle.write("\n")
+def write_json(out: Path | TextIO, record: dict[str, object]) -> None:
+    """Writes a record to an open stream, or to a file, whole or not at all, and says so; what is no finite number (days
+    of a run that never ends) is null, as JSON has no word for it."""
+    words = json.dumps(_finite(record), indent=2, allow_nan=False)
+    if not isinstance(out, Path):
+        print(words, file=out)
+        return
+    with atomic_file(out) as handle:
+        print(words, file=handle)
+    print(f"wrote {out}")
 
 
 def _finite(value: object) -> object:

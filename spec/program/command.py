@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from spec.errors import CommandLineError, UserError
-from spec.program.kinds import MOST_BYTES, decimal_number, shortened, whole_number
+from spec.program.kinds import MOST_BYTES, MOST_STEP_TOKENS, Sequences, decimal_number, shortened, whole_number
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -201,6 +201,13 @@ def batch_tokens(text: str, *, minimum: int, maximum: int) -> int:
     match = re.fullmatch(r"([0-9]{1,16})([km]i?)", text.strip().lower())
     plain = text if match is None else str(int(match.group(1)) * BATCH_SCALES[match.group(2)])
     return whole_number(plain, minimum=minimum, maximum=maximum)
+
+
+def step_tokens(text: str) -> int:
+    """Returns, for argparse, the tokens of a step, or Sequences for a number such as 512seqs."""
+    sequences = re.fullmatch(r"([0-9]{1,16}[km]?i?) ?seq(uence)?s?", text.strip().lower())
+    tokens = batch_tokens(text if sequences is None else sequences.group(1), minimum=1, maximum=MOST_STEP_TOKENS)
+    return tokens if sequences is None else Sequences(tokens)
 
 
 def decimal(minimum: float, maximum: float) -> Callable[[str], float]:

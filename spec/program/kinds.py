@@ -20,6 +20,14 @@ MOST_SEQUENCE_TOKENS = 2**30
 MOST_STEP_TOKENS = 2**40
 """Published global batches end at some 2**27 tokens."""
 
+
+class Sequences(int):
+    """A number of sequences where tokens are expected: of as many tokens each as a sequence turns out to have."""
+
+    def __repr__(self) -> str:
+        return f"{int(self)}seqs"
+
+
 MOST_LAYERS = 10_000
 """Blocks of a model; they are listed one by one."""
 

@@ -11,7 +11,7 @@ from spec.errors import ConfigError
 from spec.files import CONFIGS, shipped_config, shipped_folder
 from spec.frameworks import framework_preset
 from spec.names import known_name, nearest
-from spec.program.command import batch_tokens
+from spec.program.command import batch_tokens, step_tokens
 from spec.readers.read_config import read_config
 from spec.settings.plan import plan_option_settings
 from spec.settings.setting import parse_settings
@@ -80,6 +80,18 @@ def test_tokens_are_read_in_millions_and_powers_of_two() -> None:
     for wrong in ("4MB", "M", "1.5M", "0k"):
         with pytest.raises(ValueError, match="whole number"):
             read(wrong)
+
+
+def test_a_batch_may_be_a_number_of_sequences() -> None:
+    assert [repr(step_tokens(text)) for text in ("512seqs", "1Ki seq", "2 sequences", "512")] == [
+        "512seqs",
+        "1024seqs",
+        "2seqs",
+        "512",
+    ]
+    for wrong in ("seqs", "0seqs", "1.5seqs", "4 seqsx"):
+        with pytest.raises(ValueError, match="whole number"):
+            step_tokens(wrong)
 
 
 def test_a_verb_misspelt_is_offered_and_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

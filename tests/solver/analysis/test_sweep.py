@@ -25,6 +25,7 @@ from solver.report.files import write_sweep_csv
 from solver.report.sweeps import fewest_words, goodput_words, nodes_record, nodes_table, sweep_record, sweep_table
 from solver.search import search
 from spec.errors import ConfigError
+from spec.program.kinds import Sequences
 from tests.solver.questions import ROOT, gpt_request, request
 
 REQUEST = gpt_request(
@@ -54,6 +55,13 @@ def shared() -> ProfileCache:
 @pytest.fixture(scope="module")
 def rows(shared: ProfileCache, own_cache: None) -> tuple[SweepRow, ...]:
     return run_sweep(sweep_requests(REQUEST, {"world_size": WORLDS}), cache=shared)
+
+
+def test_sequences_are_shown_as_the_tokens_that_they_are(shared: ProfileCache) -> None:
+    batches = (REQUEST.global_batch_tokens, Sequences(64))
+    rows = run_sweep(sweep_requests(REQUEST, {"global_batch_tokens": batches}), cache=shared)
+    shown = [row.values["global_batch_tokens"] for row in rows]
+    assert shown == [REQUEST.global_batch_tokens, 64 * rows[1].inputs.problem.job.seq_len]
 
 
 def test_a_row_is_the_answer_of_its_question(rows: tuple[SweepRow, ...], shared: ProfileCache) -> None:

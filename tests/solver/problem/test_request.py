@@ -12,6 +12,7 @@ from profdb.store.data_file import load_profile
 from solver.problem.loading import load_problem
 from solver.problem.request import Request, check_job, read_request
 from spec.errors import ConfigError, ProfileError
+from spec.program.kinds import Sequences
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job
 from tests.solver.questions import ROOT, small_model
@@ -56,6 +57,7 @@ def test_the_profile_is_read_once_and_after_the_checks_where_the_cluster_is_name
         ({"world_size": 12}, "less than one node or a multiple of 8"),
         ({"world_size": 8 * 10**6}, "nodes of 8 GPUs"),
         ({"global_batch_tokens": 1000}, "a positive multiple of the sequence length"),
+        ({"global_batch_tokens": Sequences(2**40)}, "a positive multiple of the sequence length"),
         ({"framework": "horovod"}, "one of composer, deepspeed"),
         ({"cluster": "no-such-sheet"}, "no-such-sheet"),
         ({"config": None}, "a model config"),
@@ -81,6 +83,16 @@ def test_the_profile_is_read_once_and_after_the_checks_where_the_cluster_is_name
 def test_what_does_not_fit_together_is_one_line(changes: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read_request(asked(**changes))
+
+
+def test_a_batch_of_sequences_has_as_many_tokens_as_they_are_long() -> None:
+    assert read_request(asked(global_batch_tokens=Sequences(128), seq_len=2048)).job.global_batch_tokens == 128 * 2048
+
+
+def test_the_largest_clusters_being_built_are_answered() -> None:
+    assert (
+        read_request(asked(cluster="h100-sxm", world_size=131072, global_batch_tokens=2**29)).job.world_size == 131072
+    )
 
 
 def test_a_file_without_a_cluster_is_loaded_to_say_what_it_is(tmp_path: Path) -> None:

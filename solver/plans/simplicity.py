@@ -20,6 +20,10 @@ def shards_a_part(plan: Plan) -> bool:
     return plan.zero_size < int(ranks[0])
 
 
+RARE = 3
+"""Assumption: what hands layers or the optimizer to the host is worth as many switches as tensor, pipeline and virtual
+stages: few recipes use it, and its time hangs on the host's memory and processors, which nobody has measured."""
+
 SWITCHES: tuple[tuple[str, Callable[[Plan], int]], ...] = (
     ("tensor parallelism", lambda plan: plan.tp > 1),
     ("context parallelism", lambda plan: plan.cp > 1),
@@ -34,10 +38,10 @@ SWITCHES: tuple[tuple[str, Callable[[Plan], int]], ...] = (
     ("recomputation", lambda plan: plan.recompute is not Recompute.NONE or bool(plan.recompute_modules)),
     ("recomputation of some layers", lambda plan: plan.recompute is Recompute.BLOCK),
     ("recomputed parts of layers", lambda plan: len(plan.recompute_modules)),
-    ("an optimizer on the host", lambda plan: plan.optimizer_offload > 0.0),
+    ("an optimizer on the host", lambda plan: RARE * int(plan.optimizer_offload > 0.0)),
     ("a part of the optimizer on the host", lambda plan: 0.0 < plan.optimizer_offload < 1.0),
-    ("layers on the host", lambda plan: plan.offloaded_layers > 0),
-    ("parts of layers on the host", lambda plan: len(plan.offload_modules)),
+    ("layers on the host", lambda plan: RARE * int(plan.offloaded_layers > 0)),
+    ("parts of layers on the host", lambda plan: RARE * bool(plan.offload_modules) + len(plan.offload_modules)),
 )
 """What a plan may have, and how many switches it is."""
 

@@ -47,8 +47,15 @@ def test_data_parallelism_and_micro_batches_are_no_switches() -> None:
 def test_each_is_a_switch(changes: dict[str, Any], words: list[str]) -> None:
     plan = replace(PLAIN, **changes)
     assert switches_beyond(plan, PLAIN) == words
-    assert num_switches(plan) == len(words)
+    rare = sum(word in ("an optimizer on the host", "layers on the host") for word in words)
+    assert num_switches(plan) == len(words) + 2 * rare + 3 * (words == ["parts of layers on the host"])
     assert not switches_beyond(PLAIN, plan)
+
+
+def test_pipeline_stages_with_chunks_come_before_a_plan_that_needs_the_host() -> None:
+    staged = replace(PLAIN, pp=2, vpp=4, dp=8, zero_size=8)
+    for host in ({"offloaded_layers": 11}, {"optimizer_offload": 1.0}, {"offload_modules": ("mlp_norm",)}):
+        assert num_switches(staged) < num_switches(replace(PLAIN, **host))
 
 
 def test_weight_groups_and_the_shards_of_isp() -> None:

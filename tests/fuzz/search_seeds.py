@@ -55,7 +55,7 @@ def searches() -> dict[str, Command]:
         "bundle": ask(f"{PLAN} --export_bundle b"),
         "internevo": ask("--export_internevo i.py", "model.py", SMALL_PY),
         "deepspeed": ask("--framework deepspeed --plan zero_stage=2 --export_deepspeed d.json"),
-        "search": ask("--run_all_solu --top_k 5 --rank 2"),
+        "search": ask("--run_all_solu --top_k 5 --rank 2 --framework megatron --fix pp=1,cp=1"),
         "job": ask(f"{PLAN} --precision fp8-blockwise --framework megatron --job dropout=true,precision.gradient=bf16"),
         "cluster sheet": ask(
             f"{PLAN} --cluster mine.toml --missing modelled",

@@ -105,7 +105,7 @@ def test_one_step_that_stuttered_moves_the_others_little() -> None:
     assert np.abs(change[others] - 1.0).max() < 0.05
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(st.lists(st.floats(0.01, 100.0), min_size=2, max_size=4))
 def test_factors_stay_within_bounds_whatever_was_measured(ratios: list[float]) -> None:
     priced = steps(Calibration(), PLANS[: len(ratios)])

@@ -70,13 +70,20 @@ def step_s(config: ConfigFile, framework: str, words: str) -> float:
     return price_plan(here, PlanTable.of(plan_of(parse_plan(words), here, "--plan")))[0].step_s
 
 
-DAILY = frozenset({"8B_llama3.py", "8x7B_mixtral.py"})
+EVERY, TWO = framework_names(legacy=True), ("internevo", "megatron")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=() if one in DAILY else pytest.mark.nightly) for one in SHIPPED]
+    ("name", "frameworks"),
+    [
+        ("8B_llama3.py", EVERY),
+        ("8x7B_mixtral.py", TWO),
+        *(pytest.param(name, EVERY if name in OF_EACH_KIND else TWO, marks=pytest.mark.nightly) for name in SHIPPED),
+    ],
 )
-def test_a_shipped_config_costs_what_its_huggingface_form_costs(name: str, tmp_path: Path) -> None:
+def test_a_shipped_config_costs_what_its_huggingface_form_costs(
+    name: str, frameworks: tuple[str, ...], tmp_path: Path
+) -> None:
     """Under every framework, or of a known kind under InternEvo's own and the one assumed when none is named; words of
     InternEvo (buckets, overlaps) are no facts of a model."""
     ours = read_config(ROOT / "configs" / name)
@@ -85,7 +92,7 @@ def test_a_shipped_config_costs_what_its_huggingface_form_costs(name: str, tmp_p
     theirs = replace(read_config(path), job=capacity_of(ours.model))
     if name == "7B_MoE4_sft.py":  # no config.json has biases of attention beside experts
         theirs = replace(theirs, model=replace(theirs.model, blocks=(with_biases(theirs.model.blocks[0]),)))
-    for framework in framework_names(legacy=True) if name in OF_EACH_KIND else ("internevo", "megatron"):
+    for framework in frameworks:
         stage = max(framework_preset(framework).data_parallel.zero_stages)
         words = f"tp=2,zero_stage={stage},micro_batch=1"
         assert step_s(ours, framework, words) == step_s(theirs, framework, words), framework

@@ -242,7 +242,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(expression=EXPRESSIONS)
 def test_agrees_with_python_or_refuses(tmp_path_factory: pytest.TempPathFactory, expression: str) -> None:
     path = tmp_path_factory.getbasetemp() / "random.py"

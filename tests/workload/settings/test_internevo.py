@@ -47,7 +47,7 @@ def as_internevo_has_it(model: ModelSpec) -> ModelSpec:
     return replace(model, blocks=tuple(runs), rope=rope, norm_epsilon=1e-6, tied_embeddings=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(case=cases())
 def test_a_config_reads_back_as_the_plan(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     model, plan = as_internevo_has_it(case.problem.model), case.plan

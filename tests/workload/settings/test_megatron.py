@@ -30,7 +30,7 @@ LIST = "megatron-core-0.14"
 FSP = Plan(strategy="fsp", preset="megatron")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(case=cases())
 def test_flags_read_back_as_the_plan(case: Case) -> None:
     question, plan = under(case, "megatron")

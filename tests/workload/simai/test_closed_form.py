@@ -1,6 +1,7 @@
 """The closed form reproduces what the SimAI binary printed, and never prices by accident."""
 
 import dataclasses
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from spec.collectives import Collective
 from tests.workload.simai_lines import row
 from workload.diagnostics import WorkloadError
 from workload.simai.busbw import BusBandwidths, RatioTables, read_ratio_tables, simai_network
-from workload.simai.closed_form import AnalyticalOptions, price_simai, row_lines, summary_lines
+from workload.simai.closed_form import AnalyticalOptions, PrintedTimes, price_simai, row_lines, summary_lines
 from workload.simai.format import TRANSFORMER, SimaiGroup, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload
 from workload.simai.reader import parse_simai, usable_workload
 
@@ -171,15 +172,25 @@ def test_bandwidths_of_a_file_go_first() -> None:
     assert priced_us(SMALL, *rows, busbw=busbw) == {"tp": pytest.approx((1.75 / 100 + 0.875 / 360) * 1e6)}
 
 
-@settings(max_examples=15, deadline=None)
+@cache
+def without_overlap() -> PrintedTimes:
+    return price_simai(bundled_example(), AnalyticalOptions(network=NETWORK))
+
+
+@cache
+def num_rows() -> int:
+    return len(list(bundled_example().rows))
+
+
+@settings(max_examples=settings.default.max_examples // 5)
 @given(shares=st.tuples(*[st.floats(0, 1)] * 3))
 def test_overlap_hides_its_share(shares: tuple[float, float, float]) -> None:
-    bare = price_simai(bundled_example(), AnalyticalOptions(network=NETWORK))
+    bare = without_overlap()
     dp, tp, ep = shares
     options = AnalyticalOptions(network=NETWORK, dp_overlap=dp, tp_overlap=tp, ep_overlap=ep)
     hidden = price_simai(bundled_example(), options)
     # The simulator cuts what a collective shows to whole nanoseconds.
-    cut_s = 1e-9 * len(SimaiPass) * len(list(bundled_example().rows))
+    cut_s = 1e-9 * len(SimaiPass) * num_rows()
     assert hidden.parts["dp"] == pytest.approx(bare.parts["dp"] * (1 - dp), rel=1e-6, abs=cut_s)
     assert hidden.parts["dp_ep"] == pytest.approx(bare.parts["dp_ep"] * (1 - dp), rel=1e-6, abs=cut_s)
     assert hidden.parts["tp"] == pytest.approx(bare.parts["tp"] * (1 - tp), rel=1e-6, abs=cut_s)

@@ -127,7 +127,7 @@ def test_hurt_files_are_refused_or_in_bounds(name: str, tmp_path_factory: pytest
     whole = write(folder)
     path = folder / "hurt"
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=2 * settings.default.max_examples)
     @given(kind=st.sampled_from(HURTS), seed=st.integers(0, 10**6))
     def check(kind: str, seed: int) -> None:
         path.write_bytes(hurt(whole, kind, seed))
@@ -172,7 +172,7 @@ def whole_file() -> bytes:
 GOOD = whole_file()
 
 
-@settings(max_examples=4 * settings.default.max_examples)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(kind=st.sampled_from(HURTS), seed=st.integers(0, 10**6))
 def test_a_damaged_workload_is_named_or_priced(kind: str, seed: int) -> None:
     with suppress(UserError):

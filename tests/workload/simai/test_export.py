@@ -166,14 +166,14 @@ def general_holds_every_byte(case: Case, work: StageWork, priced: dict[tuple[str
     assert work.p2p_messages == 2 * links
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(case=cases())
 def test_every_byte_by_collective_and_group(case: Case) -> None:
     every_byte_is_written(case)
 
 
 @pytest.mark.nightly
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(case=cases())
 def test_every_byte_of_many_plans(case: Case) -> None:
     every_byte_is_written(case)

@@ -82,11 +82,11 @@ def other_value(key: str, framework: str = "megatron") -> object:
     return 2 if now is None else now + 1
 
 
-@pytest.mark.parametrize("key", [key for key in job_settings() if key != "precision.recipe"])
-def test_every_setting_reaches_the_field_it_names(key: str) -> None:
-    value = other_value(key)
-    assert read(asked(), key) != value
-    assert read(asked(**{key: value}), key) == value
+def test_every_setting_reaches_the_field_it_names() -> None:
+    for key in job_settings().keys() - {"precision.recipe"}:
+        value = other_value(key)
+        assert read(asked(), key) != value, key
+        assert read(asked(**{key: value}), key) == value, key
 
 
 @pytest.mark.parametrize("framework", framework_names(legacy=True))
@@ -136,13 +136,13 @@ PRODUCTS = {"linear", "scale_recipe", "scaling", "casts_every_forward"}
 HELD = {"parameter_gather", "low_precision_parameters"}
 
 
-@pytest.mark.parametrize("framework", framework_names(legacy=True))
 @pytest.mark.parametrize("name", LOW_PRECISION)
-def test_only_products_scales_and_casts_change(name: str, framework: str) -> None:
-    preset = framework_preset(framework)
-    wide, narrow = precision_of(preset), recipe_precision(name, preset)
-    assert replace(narrow, **{one: getattr(wide, one) for one in PRODUCTS | HELD}) == wide
-    assert dtype_bytes(narrow.linear) < dtype_bytes(narrow.parameter) == dtype_bytes(narrow.activation) == 2.0
+def test_only_products_scales_and_casts_change(name: str) -> None:
+    for framework in framework_names(legacy=True):
+        preset = framework_preset(framework)
+        wide, narrow = precision_of(preset), recipe_precision(name, preset)
+        assert replace(narrow, **{one: getattr(wide, one) for one in PRODUCTS | HELD}) == wide, framework
+        assert dtype_bytes(narrow.linear) < dtype_bytes(narrow.parameter) == dtype_bytes(narrow.activation) == 2.0
 
 
 @pytest.mark.parametrize(

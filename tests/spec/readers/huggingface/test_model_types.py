@@ -19,12 +19,12 @@ from tests.spec.readers.huggingface.published import SHAPES, load, refusal
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "counts.json").read_text(encoding="utf-8"))["counts"]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
-def test_a_reader_counts_what_transformers_does(row: dict[str, Any], tmp_path: Path) -> None:
+def test_a_reader_counts_what_transformers_does(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(row["says"]), encoding="utf-8")
-    model = read_config(path).model
-    assert num_parameters(model).total == row["parameters"] + sum(row["buffers"].values())
+    for row in ROWS:
+        path.write_text(json.dumps(row["says"]), encoding="utf-8")
+        model = read_config(path).model
+        assert num_parameters(model).total == row["parameters"] + sum(row["buffers"].values()), row["name"]
 
 
 def test_every_type_is_counted() -> None:

@@ -4,7 +4,7 @@ The operations are those of one rank under fsp (which shards weights as mtp and 
 parallel degrees that divide the model's heads. The queries for collectives are inside a domain and across two.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -20,10 +20,9 @@ from profdb.queries import CollectiveQuery, OptimizerQuery, P2PQuery, TimeEstima
 from spec.arrays import ints
 from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.errors import ConfigError, MissingCurveError
-from spec.frameworks import framework_preset
-from spec.job import JobSpec, precision_of
 from spec.origin import ORIGIN_NAMES, Origin
 from spec.readers.config_file import ConfigFile
+from spec.settings.job import JobRequest, job_of
 from spec.units import MIB
 
 DEGREES = (1, 2, 4, 8)
@@ -42,38 +41,38 @@ class Need:
     command: str = ""
 
 
-def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
-    """Yields (tp, operation) of every layer kind, the embedding and the head."""
+def rank_operations(
+    config: ConfigFile, tp: int, micro_batches: Sequence[int], strategy: str = "fsp", framework: str = "megatron"
+) -> list[Op]:
+    """Returns the operations of one rank out of ``tp`` in every layer kind, the embedding and the head, for these
+    micro-batch sizes. Raises ConfigError for a config without a sequence length."""
     if config.seq_len is None:
         raise ConfigError(
             where=config.path, key="seq_len", value=None, allowed="a config with a sequence length, or --seq_len"
         )
-    preset = framework_preset("megatron")
-    for tp in DEGREES:
-        # Degrees that do not divide every kind of head cannot shard the model.
-        if any(heads % tp for heads in config.model.cut_heads):
-            continue
-        job = JobSpec(
-            world_size=tp,
-            seq_len=config.seq_len,
-            global_batch_tokens=config.seq_len,
-            preset=preset,
-            precision=precision_of(preset),
-        )
-        layout = Layout.of(tp, tp=tp, micro_batch=ints([1]))
-        operations = model_ops(config.model, job, layout, "fsp", Recompute.NONE)
-        for piece in (*operations.blocks, operations.embedding, operations.head):
-            yield from ((tp, op) for op in flat(piece))
+    request = JobRequest(
+        world_size=tp,
+        seq_len=config.seq_len,
+        global_batch_tokens=config.seq_len,
+        framework=framework,
+        settings=config.job,
+        where=config.path,
+    )
+    layout = Layout.of(tp, tp=tp, micro_batch=ints(micro_batches))
+    operations = model_ops(config.model, job_of(request), layout, strategy, Recompute.NONE)
+    return [op for piece in (*operations.blocks, operations.embedding, operations.head) for op in flat(piece)]
 
 
 def needs_of(config: ConfigFile, cost_model: ProfileCostModel) -> list[Need]:
     """Returns the profile's answer for each operation of the model; equal names are listed once per degree."""
     needs: dict[tuple[str, str], Need] = {}
-    for tp, op in model_operations(config):
-        name = f"tp {tp}: {op.phase.value} {op.name}"
-        need = _need_of(name, partial(kernel_s, cost_model, op))
-        if need is not None:
-            needs.setdefault((need.name, need.answer), need)
+    # Degrees that do not divide every kind of head cannot shard the model.
+    for tp in (one for one in DEGREES if not any(heads % one for heads in config.model.cut_heads)):
+        for op in rank_operations(config, tp, [1]):
+            name = f"tp {tp}: {op.phase.value} {op.name}"
+            need = _need_of(name, partial(kernel_s, cost_model, op))
+            if need is not None:
+                needs.setdefault((need.name, need.answer), need)
     return [*needs.values(), *_collective_needs(cost_model)]
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ops.block import ModelOps, model_ops
-from ops.layout import Layout
 from ops.op import (
     Attention,
     AttentionCall,
@@ -20,19 +18,15 @@ from ops.op import (
     Op,
     ProductCall,
     fields_of,
-    flat,
     number_names,
     size_names,
 )
-from ops.recompute import Recompute
 from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryBoundCase, product_dtypes
+from profdb.coverage import rank_operations
 from profiler.cases.tiers import PlannedCase, in_tier
 from spec.arrays import ints
 from spec.errors import ConfigError
-from spec.frameworks import FrameworkPreset, framework_preset
-from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
-from spec.settings.job import JobRequest, job_of
 
 BEFORE_ALL = -1
 """Tier of a model's own shapes: the user asked for them by name."""
@@ -82,30 +76,9 @@ def model_cases(
     cases: dict[Case, None] = {}
     for tp in degrees:
         for strategy, framework in RUNS:
-            for op in operations(config, tp, strategy, framework_preset(framework)):
+            for op in rank_operations(config, tp, MICRO_BATCHES, strategy, framework):
                 cases.update(dict.fromkeys(cases_of(op)))
     return in_tier(BEFORE_ALL, cases)
-
-
-def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPreset) -> list[Op]:
-    """Returns the op list of one rank out of ``tp``, for a few micro-batch sizes, with experts spread over the ranks
-    as well."""
-    if config.seq_len is None:
-        raise ConfigError(
-            where=config.path, key="seq_len", value=None, allowed="a config with a sequence length, or --seq_len"
-        )
-    request = JobRequest(
-        world_size=tp,
-        seq_len=config.seq_len,
-        global_batch_tokens=config.seq_len,
-        framework=preset.name,
-        settings=config.job,
-        where=config.path,
-    )
-    job = job_of(request)
-    layout = Layout.of(tp, tp=tp, micro_batch=ints(MICRO_BATCHES))
-    result: ModelOps = model_ops(config.model, job, layout, strategy, Recompute.NONE)
-    return [op for piece in (*result.blocks, result.embedding, result.head) for op in flat(piece)]
 
 
 def cases_of(op: Op) -> Iterator[Case]:

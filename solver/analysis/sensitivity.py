@@ -9,7 +9,7 @@ from solver.analysis.best_plans import best_of
 from solver.memory.device import usable_bytes
 from solver.problem.cluster_times import suits_network, without_profile
 from solver.problem.loading import LoadedProblem, problem_with
-from solver.problem.request import ParsedRequest, Request, find_profile, read_request
+from solver.problem.request import ParsedRequest, ProfileFile, Request, find_profile, read_request
 from solver.problem.result import Answer
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
@@ -55,14 +55,20 @@ def other_frameworks(
     file = parsed.file or find_profile(request)
     results = []
     for name in [one for one in LIKELY if one != parsed.job.preset.name][:NUM_OTHERS]:
-        try:
-            other = read_request(replace(request, framework=name), file)
-            problem = problem_with(request, other, file, inputs.times).problem
-            results.append(WhatIf(words=name, answer=best_of(problem, inputs.constraints, relaxes=False)))
-        except (ConfigError, MissingCurveError) as error:
-            results.append(WhatIf(words=name, why_none=str(error)))
+        results.append(best_under(name, replace(request, framework=name), file, inputs, relaxes=False))
         tick()
     return tuple(results)
+
+
+def best_under(
+    words: str, request: Request, file: ProfileFile, inputs: LoadedProblem, *, relaxes: bool = True
+) -> WhatIf:
+    """Returns the best plan of a changed request, on a profile's file and the times of the question."""
+    try:
+        problem = problem_with(request, read_request(request, file), file, inputs.times).problem
+        return WhatIf(words=words, answer=best_of(problem, inputs.constraints, relaxes=relaxes))
+    except (ConfigError, MissingCurveError) as error:
+        return WhatIf(words=words, why_none=str(error))
 
 
 def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:
@@ -114,14 +120,10 @@ def _fp8_products(request: Request, parsed: ParsedRequest, inputs: LoadedProblem
         return WhatIf(words="products in fp8", why_none=f"they are in {parsed.job.precision.linear}")
     file = parsed.file or find_profile(request)
     for recipe in (name for name in PRECISIONS if "fp8" in name):
+        changed = replace(request, precision=recipe)
         try:
-            with_fp8 = read_request(replace(request, precision=recipe), file)
+            read_request(changed, file)
         except ConfigError:
             continue
-        problem = problem_with(request, with_fp8, file, inputs.times).problem
-        words = f"products in fp8 ({recipe})"
-        try:
-            return WhatIf(words=words, answer=best_of(problem, inputs.constraints))
-        except MissingCurveError as error:
-            return WhatIf(words=words, why_none=str(error))
+        return best_under(f"products in fp8 ({recipe})", changed, file, inputs)
     return WhatIf(words="products in fp8", why_none=f"{parsed.cluster.gpu.name} has none")

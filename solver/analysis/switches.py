@@ -6,12 +6,11 @@ from functools import reduce
 from math import inf
 from typing import Any
 
-from solver.analysis.best_plans import best_of
-from solver.analysis.sensitivity import WhatIf
-from solver.problem.loading import LoadedProblem, problem_with
-from solver.problem.request import ParsedRequest, ProfileFile, Request, find_profile, read_request
+from solver.analysis.sensitivity import WhatIf, best_under
+from solver.problem.loading import LoadedProblem
+from solver.problem.request import ParsedRequest, Request, find_profile
 from solver.problem.result import Answer
-from spec.errors import ConfigError, MissingCurveError
+from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.program.kinds import Flag, Word
 from spec.settings.job import LOW_PRECISION, RECIPE, job_settings
@@ -78,7 +77,7 @@ def try_switches(
     file = parsed.file or find_profile(request)
     rows: list[tuple[Values, WhatIf]] = []
     for values in switches:
-        one = _with(values, request, (file, inputs))
+        one = best_under(words_of(values), _changed(request, values), file, inputs)
         # Recipes that the GPU has not are no answer to "precision".
         if one.answer is not None or RECIPE.key not in values:
             rows.append((values, one))
@@ -90,9 +89,10 @@ def try_switches(
     for _, values in rest:
         # Of a choice one word alone.
         if not values.keys() & together.keys():
-            both = _with({**together, **values}, request, (file, inputs))
+            several = {**together, **values}
+            both = best_under(words_of(several), _changed(request, several), file, inputs)
             if _step_s(both) < _step_s(best):
-                best, together = both, {**together, **values}
+                best, together = both, several
     combined = [] if any(best is row for _, row in rows) else [best]
     return (*(row for _, row in rows), *combined)
 
@@ -101,14 +101,8 @@ def _step_s(one: WhatIf) -> float:
     return inf if one.answer is None else one.answer.step_s
 
 
-def _with(values: Values, request: Request, times: tuple[ProfileFile, LoadedProblem]) -> WhatIf:
-    """Returns the best plan with these settings, on a profile's file and the question's times."""
-    file, inputs = times
+def _changed(request: Request, values: Values) -> Request:
+    """Returns the request with these settings."""
     settings = dict(values)
     precision = settings.pop(RECIPE.key, request.precision)
-    changed = replace(request, job={**request.job, **settings}, precision=precision)
-    try:
-        problem = problem_with(request, read_request(changed, file), file, inputs.times).problem
-        return WhatIf(words=words_of(values), answer=best_of(problem, inputs.constraints))
-    except (ConfigError, MissingCurveError) as error:
-        return WhatIf(words=words_of(values), why_none=str(error))
+    return replace(request, job={**request.job, **settings}, precision=precision)

@@ -63,14 +63,6 @@ class Export:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoExport:
-    """Why a config has no export at all."""
-
-    name: str
-    reason: str
-
-
 def shipped_configs() -> list[Path]:
     """Every model config of this project."""
     folder = ROOT / "configs"
@@ -103,7 +95,7 @@ def possible_plans(problem: Problem) -> Iterator[Plan]:
             yield plan
 
 
-def exports_of(config: Path, exporter: str, framework: str) -> list[Export] | NoExport:
+def exports_of(config: Path, exporter: str, framework: str) -> list[Export] | str:
     """The exports of a config, or the reason why it has none."""
     problem = problem_of(config, framework)
     exports, reason = [], "no plan of the table runs it"
@@ -114,7 +106,7 @@ def exports_of(config: Path, exporter: str, framework: str) -> list[Export] | No
             reason = str(error)
             continue
         exports.append(Export(name=f"{config.stem}: {plan.label()}", world=plan.world_size, text=text))
-    return exports or NoExport(name=config.stem, reason=reason)
+    return exports or reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +162,8 @@ def hand_over(name: str, checkout: Path) -> int:
     exports: list[Export] = []
     for config in shipped_configs():
         result = exports_of(config, handover.exporter, handover.framework)
-        if isinstance(result, NoExport):
-            print(f"{name}: {result.name}: not exported: {result.reason}")
+        if isinstance(result, str):
+            print(f"{name}: {config.stem}: not exported: {result}")
         else:
             exports += result
     against = refusals(handover, checkout, exports)

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.recipes import TunedRecipe, problem_of, read_recipes, recipe_plan, spec_of  # noqa: E402
+from benchmarks.recipes import SPECS, TunedRecipe, problem_of, read_recipes, recipe_plan  # noqa: E402
 from solver.memory.device import usable_bytes  # noqa: E402
 from solver.plans.plan_table import Plan, PlanTable  # noqa: E402
 from solver.plans.space import full_space  # noqa: E402
@@ -59,7 +59,7 @@ class Recall:
 def recall(recipe: TunedRecipe, *, ranked: bool) -> Recall:
     """The result for one recipe; ``ranked`` searches its space as well."""
     try:
-        problem = problem_of(recipe, read_cluster(spec_of(recipe), root=ROOT))
+        problem = problem_of(recipe, read_cluster(SPECS[recipe.text("gpu")], root=ROOT))
         plan = recipe_plan(recipe, problem)
         (answer,) = price_plan(problem, PlanTable.of(plan))
     except UserError as error:

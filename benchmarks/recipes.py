@@ -305,11 +305,6 @@ def _recompute(recipe: TunedRecipe) -> tuple[str, tuple[str, ...]]:
     return "none", tuple(name for name in MODULES if name in modules)
 
 
-def spec_of(recipe: TunedRecipe) -> str:
-    """Name of the recipe's hardware spec."""
-    return SPECS[recipe.text("gpu")]
-
-
 def mxfp8_settings(model: str, gpu: str) -> Mapping[str, object]:
     """The MXFP8 settings of a model on a GPU, whose names may be in any case, with hyphens or underscores; empty for a
     model without such a recipe."""

@@ -1,4 +1,4 @@
-"""The machine on which samples are measured, and its hardware spec."""
+"""The machine on which samples are measured, its hardware spec, and the file that its samples go to."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -8,6 +8,7 @@ import torch
 
 from profdb.cases import GemmCase, GroupedGemmCase
 from profdb.sample import MachineFacts, Sample
+from profdb.store.data_file import load_profile
 from profiler.device import nvidia_smi
 from profiler.distributed.world import World
 from spec.cluster.cluster import ClusterSpec
@@ -77,3 +78,31 @@ def flops_of(sample: Sample) -> float:
     if isinstance(case, GemmCase):
         return 2.0 * case.batch * case.m * case.k * case.n
     return 2.0 * case.m * case.k * case.n if isinstance(case, GroupedGemmCase) else 0.0
+
+
+# The default output of a run: never a profile of another machine, and for a rehearsal never one with real times.
+
+FOLDER = Path("prof_data")
+REHEARSAL = FOLDER / "cpu.pt"
+DEFAULT = FOLDER / "data.pt"
+
+
+def default_output(kind: str, name: str, cluster: ClusterSpec | None) -> Path:
+    """Returns the profile that a run on the device ``name`` (``kind`` cuda or cpu) adds to: data.pt when that is of
+    this GPU or absent, else a file named after the GPU; for a processor always its own.
+
+    Raises ProfileError when data.pt cannot be read.
+    """
+    if kind == "cpu":
+        return REHEARSAL
+    # Profiles name a GPU as its hardware spec does.
+    gpu = cluster.gpu.name if cluster else name
+    if not DEFAULT.exists() or load_profile(DEFAULT).machine.gpu == gpu:
+        return DEFAULT
+    return FOLDER / f"{cluster.name if cluster else file_stem(name)}.pt"
+
+
+def file_stem(name: str) -> str:
+    """Returns the name of a GPU as a file's: letters, digits and single dashes."""
+    words = "".join(letter if letter.isalnum() else " " for letter in name.lower()).split()
+    return "-".join(words) or "gpu"

@@ -25,8 +25,7 @@ from profiler.benchmarks.collectives import launch_collective
 from profiler.benchmarks.expert_exchange import launch_expert_exchange
 from profiler.benchmarks.flash_kernels import restore_torch_kernel
 from profiler.benchmarks.grouped_gemm import launch_grouped_gemm
-from profiler.benchmarks.host import launch_host
-from profiler.benchmarks.host_copy import launch_host_copy
+from profiler.benchmarks.host import launch_host, launch_host_copy
 from profiler.benchmarks.launched import Launched
 from profiler.benchmarks.layer import launch_layer
 from profiler.benchmarks.linear import launch_gemm, launch_sustained

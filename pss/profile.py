@@ -111,8 +111,7 @@ def options_of(options: argparse.Namespace, layout: "RankLayout") -> "RunOptions
 def default_path(device: str, layout: "RankLayout") -> Path:
     """Returns the profile of this machine; ConfigError without the device."""
     from profiler.device import choose_device
-    from profiler.machine import find_hardware_spec
-    from profiler.output_file import default_output
+    from profiler.machine import default_output, find_hardware_spec
 
     selected = choose_device(device, layout)
     hardware = find_hardware_spec(selected.name, selected.kind, ROOT)

@@ -23,10 +23,9 @@ from profiler.outcome import OOM, error_message, error_status
 from runner.groups.agreement import agree, check_same
 from runner.groups.degrees import Degrees
 from runner.groups.group_ranks import ranks_of_group
-from runner.groups.process_groups import close_groups, open_groups
 from runner.logs.analysis import RankTimes, outlier_lines, slow_ranks, summary_lines, write_ranks
 from runner.logs.log import Log, LogFile, epoch_end, epoch_line, operation_line, with_time
-from runner.replay.operations import ComputeMode, Operations, operations_for
+from runner.replay.operations import ComputeMode, Operations, close_groups, open_groups, operations_for
 from runner.replay.program import Launches, ReplayLaunch, ReplayTask, StageProgram, groups_used
 from spec.errors import ExportError
 from workload.aicb.csv_workload import COMPUTATION, GeneralItem

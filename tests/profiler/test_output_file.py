@@ -6,7 +6,7 @@ import pytest
 
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import save_profile
-from profiler.output_file import DEFAULT, REHEARSAL, default_output, file_stem
+from profiler.machine import DEFAULT, REHEARSAL, default_output, file_stem
 from spec.cluster.reader import read_cluster
 from tests.profdb.profiles import gemm_samples
 

@@ -6,21 +6,22 @@ from pathlib import Path
 import pytest
 
 from profdb.cases import Case, GemmCase
-from profdb.sample import Sample
+from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profdb.store.journal import read_journal
 from profiler.benchmarks.launched import Launched
 from profiler.journal import Journal
 from profiler.measurement import Bench
 from profiler.profiling_run import RunOptions, report_lines, run_in
-from profiler.sample_quality import noisy_cases, quality_lines, quieter_samples, sample_quality
+from profiler.sample_quality import far_above, noisy_cases, quality_lines, quieter_samples, sample_quality
 from profiler.sweep import Budget, sweep
-from tests.profdb.test_odd_samples import profile_with
 from tests.profiler.fakes import FakeClock, single_world
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = [GemmCase(m=64 << step, k=64, n=64) for step in range(6)]
 QUIET_S, NOISY_S = 1e-3, 3e-3
+RATE = 5e14
+TODAY, BEFORE = "2026-11-22", "2026-01-01"
 
 
 @dataclass
@@ -82,14 +83,38 @@ def test_one_fifth_is_noise() -> None:
     assert noisy_cases((sample.case, sample) for sample in samples) == [CASES[2], CASES[1]]
 
 
+def profile_with(slow: dict[GemmCase, float], date: str = TODAY) -> ProfileDatabase:
+    """Products at one rate, but those in ``slow`` so many times slower."""
+    samples = [
+        Sample(
+            case=case,
+            trials_s=(2.0 * case.m * case.k * case.n / RATE * slow.get(case, 1.0),),
+            date=date if case in slow else BEFORE,
+        )
+        for m in (1024, 2048, 4096, 8192, 16384)
+        for k, n in ((4096, 4096), (4096, 11008), (11008, 4096), (8192, 8192), (8192, 28672))
+        for case in [GemmCase(m=m, k=k, n=n)]
+    ]
+    return ProfileDatabase(machine=MachineFacts(gpu="x"), samples=samples)
+
+
 def test_a_sample_far_above_its_curve_is_named_at_the_end() -> None:
     odd = GemmCase(m=4096, k=8192, n=8192)
-    profile = profile_with({odd: 3.0})
+    profile = profile_with({odd: 1.8})
     quality = sample_quality(profile.samples, profile.samples, profile)
-    assert [found.case for found in quality.far_above] == [odd]
+    (found,) = quality.far_above
+    assert found.case == odd
+    assert 1.5 < found.seconds / found.predicted_s < 2.1
     first, named = quality_lines(quality)
     assert first.endswith("1 samples far above their curve:")
     assert named.startswith("  linear(batch=1, m=4096, k=8192, n=8192")
+
+
+def test_what_is_fast_or_slightly_slow_or_of_another_run_is_not() -> None:
+    odd = GemmCase(m=4096, k=8192, n=8192)
+    assert far_above(profile_with({odd: 1.3}), TODAY) == []
+    assert far_above(profile_with({odd: 1 / 3}), TODAY) == []
+    assert far_above(profile_with({odd: 3.0}, date=BEFORE), TODAY) == []
 
 
 def test_of_two_looks_the_quieter_is_kept() -> None:

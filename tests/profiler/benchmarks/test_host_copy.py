@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from profdb.cases import HostCopyCase
-from profiler.benchmarks.host_copy import launch_host_copy
+from profiler.benchmarks.host import launch_host_copy
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World

@@ -10,7 +10,7 @@ import pytest
 
 import run_workload
 from runner.launch.command import Launch
-from runner.launch.schedulers import kubernetes_manifest, slurm_script
+from runner.launch.verb import kubernetes_manifest, slurm_script
 
 LAUNCH = Launch(
     words=("train", "--config", "a b.py"),

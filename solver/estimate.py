@@ -207,6 +207,7 @@ def piece_times(table: Estimate, op_timer: OpTimer) -> list[LayerTimes]:
     job = layers.bare.context.job
     # Runs of equal blocks share one piece, which is timed once.
     cache: dict[int, LayerTimes] = {}
+    op_timer = op_timer.remembering()
     times: list[LayerTimes] = []
     for piece in layers.stage_pieces:
         if id(piece) not in cache:

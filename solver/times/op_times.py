@@ -4,7 +4,10 @@
 the clocks of a loaded GPU; collectives depend on where their group lies; CPU overhead and offload have figures of their
 own."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from operator import attrgetter
 
 import numpy as np
 
@@ -20,6 +23,7 @@ from ops.op import (
     HostUpdate,
     MemoryBound,
     Op,
+    Phase,
 )
 from ops.roles import Role
 from profdb.cost_model import CostModel, ProfileCostModel, attention_query, has_measured_casts, kernel_calls_s, kernel_s
@@ -151,6 +155,7 @@ class OpTimer:
     exchanges: MeasuredExchanges | None = None
     casts: bool = False
     unaligned: MeasuredExtents = NOTHING_MEASURED
+    known: dict[tuple[object, ...], TimedOp] | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def on(cluster: ClusterSpec, cost_model: CostModel) -> "OpTimer":
@@ -175,8 +180,21 @@ class OpTimer:
             else NOTHING_MEASURED,
         )
 
+    def remembering(self) -> "OpTimer":
+        """Returns a timer for one layout that times equal operations once: most of a layer's are there again, in
+        recomputed forwards, in first layers and in other blocks."""
+        return replace(self, known={})
+
     def time(self, op: Op, layout: Layout) -> TimedOp:
         """Returns the seconds of one operation for every row of ``layout``."""
+        if self.known is None:
+            return self._time(op, layout)
+        key = timed_content(op)
+        if key not in self.known:
+            self.known[key] = self._time(op, layout)
+        return replace(self.known[key], op=op)
+
+    def _time(self, op: Op, layout: Layout) -> TimedOp:
         rows, world = len(layout), layout.world_size
         # Factor of a step's load, seconds that a loaded GPU adds, and the share of a second wave.
         load = 1.0
@@ -327,6 +345,24 @@ class OpTimer:
                 outer_siblings=outer.siblings if outer else 0,
             )
         )
+
+
+@cache
+def _timed_fields(kind: type) -> Callable[[Op], tuple[object, ...]]:
+    # Of the fields of every operation (bytes, lanes, names, owners) its time depends on these.
+    others = {one.name for one in fields(Op)} - {"role", "repeat", "pieces"}
+    return attrgetter(*(one.name for one in fields(kind) if one.name not in others))
+
+
+def timed_content(op: Op) -> tuple[object, ...]:
+    """Returns all of an operation that its time depends on, with arrays as their bytes, and objects by their id."""
+    kind: type = type(op)
+    phase = Phase.FORWARD if op.phase is Phase.RECOMPUTE else op.phase
+    values = (
+        one.tobytes() if isinstance(one, np.ndarray) else one if isinstance(one, str | int | float) else id(one)
+        for one in _timed_fields(kind)(op)
+    )
+    return (kind, phase, *values)
 
 
 PRODUCTS = ("gemm", "grouped_gemm")

@@ -1,6 +1,6 @@
 """What a profile has measured of overlap reaches the price of every collective, and nothing else does."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -17,6 +17,7 @@ from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.sustained import SustainedRates
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.cluster_times import OtherNetwork
+from solver.problem.loading import load_problem
 from solver.problem.price import price_plan
 from solver.problem.result import Answer
 from solver.times.op_times import SPREAD, VARIATION, OpTimer, TimedOp, slowest_of
@@ -30,7 +31,7 @@ from tests.ops.layouts import job, written
 from tests.ops.operations import comm, memory_bound, product
 from tests.profdb.profiles import collective_samples, profile
 from tests.solver.flat_cost_model import FLOPS, FlatCostModel
-from tests.solver.questions import ROOT, cluster, question, small_model
+from tests.solver.questions import ROOT, cluster, question, request, small_model
 
 GATHER = comm(Role.WEIGHT_GATHER, Collective.ALL_GATHER, Axis.DP, 1 << 20)
 LAYOUT = Layout.of(8)
@@ -235,3 +236,19 @@ def test_the_whiskers_of_a_normal_distribution_lie_as_far_apart_as_was_published
     """Quartiles, and 1.5 times their distance beyond them."""
     quartile = NormalDist(0.0, SPREAD).inv_cdf(0.75)
     assert 2 * (quartile + 1.5 * 2 * quartile) == pytest.approx(VARIATION, rel=1e-4)
+
+
+def test_equal_operations_are_timed_once_and_take_what_they_do_alone() -> None:
+    asked = request("671B_deepseek_v3.toml", 64, cluster="h100-sxm", global_batch_tokens=1 << 20)
+    problem = load_problem(asked).problem
+    layout = Layout.of(64, tp=[1, 2, 4], ep=4, micro_batch=[1, 2, 1])
+    ops = written(problem.model, problem.job, "fsp", layout, "full")
+    every = [op for piece in (*ops.blocks, ops.embedding, ops.head) for op in (*piece.forward, *piece.backward)]
+    every += [replace(op, repeat=3 * op.repeat) for op in every]
+    timer = problem.op_timer.remembering()
+    for op in every:
+        once, alone = timer.time(op, layout), problem.op_timer.time(op, layout)
+        for name in (one.name for one in fields(TimedOp)):
+            assert np.array_equal(getattr(once, name), getattr(alone, name)), (op.name, name)
+    assert timer.known is not None
+    assert len(timer.known) < len(every) / 2

@@ -40,10 +40,6 @@ from spec.arrays import BoolArray, IntArray, ints
 from spec.errors import NoFeasiblePlanError
 from spec.settings.constraints import Constraints
 
-WORTH_A_BOUND = 4096
-"""Assumption: plans of a block above which a bound costs less than the memory and times of those that cannot win. It moves
-no answer."""
-
 OUT_OF_MEMORY = "does not fit in memory"
 OVER_LIMIT = "fits, but needs more memory than allowed"
 LACKS_HEADROOM = "fits, but leaves less memory free than --headroom"
@@ -128,7 +124,7 @@ def candidate_pool(
         for reason, count in enumeration.rejected.items():
             tally.reject(reason, count)
         plans = enumeration.plans
-        if incumbent_s < np.inf and len(plans) > WORTH_A_BOUND:
+        if incumbent_s < np.inf and len(plans):
             # Plans about as fast as the first are in its group, or simpler.
             slowest_s = ABOUT_AS_FAST * incumbent_s
             plans = plans.take(ints(np.flatnonzero(least_steps_s(problem, plans) <= slowest_s)))
@@ -145,7 +141,7 @@ def candidate_pool(
             if not fits.all() and plans.recompute is Recompute.NONE:
                 oom.append((table, ints(np.flatnonzero(~fits))))
         tick()
-    pool = CandidatePool(fitting, top_k, everything=everything)
+    pool = CandidatePool(fitting, top_k, everything=everything, quick=not relaxes)
     pool.simulate_contenders()
     # From here on new plans are made, and only those whose bound is below the fastest plan so far.
     split = MemorySplit(fitting=fitting, oom=oom, limit_bytes=limit)

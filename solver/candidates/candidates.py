@@ -16,12 +16,11 @@ from ops.layout import unique_rows
 from ops.op import Axis, Comm, Lane
 from solver.estimate import Estimate, StageTimes, StepTime, assemble_step, least_ends_s, pipelines, stage_times, steps_s
 from solver.pipeline.spans import spans_of
-from solver.plans.layers import layer_table
+from solver.plans.layers import layer_keys, layer_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.simplicity import num_switches
 from solver.problem.problem import Problem, cost_under
-from solver.times.layer_times import LayerTimes
-from solver.times.op_times import COMPUTE_BOUND
+from solver.times.layer_times import KERNELS, LayerTimes
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
 from spec.errors import MissingCurveError
 
@@ -162,29 +161,36 @@ WAITED_AXES = (Axis.TP, Axis.CP, Axis.EP, Axis.ETP)
 
 
 def least_steps_s(problem: Problem, plans: PlanTable) -> FloatArray:
-    """Returns a lower bound of every plan's step that needs no memory, stages or most times: the products and attention
-    calls of the longest run of layers and the collectives inside a replica that it waits for, all stages equally busy.
+    """Returns a lower bound of every plan's step that needs no memory and no stages: of the kernels of the whole model
+    and the collectives inside a replica that it waits for, however they are spread over stages.
 
     Few columns decide these, whatever ZeRO shards. 0 under a calibration, which scales times."""
     if problem.calibration is not None:
         return np.zeros(len(plans))
-    timer, columns = problem.op_timer, plans.layout
-    first, row = unique_rows((columns.tp, columns.cp, columns.ep, columns.etp, columns.wp, columns.micro_batch))
-    layers = layer_table(problem.model, problem.job, plans.take(first))
-    # Kernels may take less in a layer than alone; schedules that split the backward hide collectives beside others.
-    kernels = COMPUTE_BOUND if timer.layers is None else ()
-    axes = () if plans.schedule.traits.splits_backward else WAITED_AXES
+    model, job = problem.model, problem.job
+    whole = replace(plans, layout=replace(plans.layout, zero_stage=plans.layout.constant(0)))
+    first, row = unique_rows(layer_keys(job, whole.layout))
+    layers, timer = layer_table(model, job, whole.take(first)), problem.op_timer.remembering()
+    traits = plans.schedule.traits
+    # Kernels may take less in a layer than alone; of two chunks that run together one hides the other's exchange.
+    kernels, axes = KERNELS if timer.layers is None else (), () if traits.pairs else WAITED_AXES
     # Where some layers are recomputed, those that are not come last.
-    runs = zip(problem.model.blocks, layers.ops.blocks[-len(problem.model.blocks) :], strict=True)
-    run, block = max(runs, key=lambda one: one[0].count)
-    layer_s = np.zeros(len(layers.layout))
-    for op in (*block.forward, *block.backward):
-        waited = isinstance(op, Comm) and op.lane is Lane.MAIN and op.axis in axes
-        if waited or isinstance(op, kernels):
-            # What no profile has measured may be of plans that do not fit.
-            with suppress(MissingCurveError):
-                layer_s = layer_s + timer.time(op, layers.layout).seconds
-    return layer_s[layers.row][row] * run.count * plans.num_micro / columns.pp * (1.0 - ROUNDING)
+    pieces = (*layers.ops.blocks[-len(model.blocks) :], layers.ops.embedding, layers.ops.head)
+    pass_s = np.zeros(len(layers.layout))
+    for piece, count in zip(pieces, (*(run.count for run in model.blocks), 1, 1), strict=True):
+        for op in (*piece.forward, *piece.backward):
+            waited = isinstance(op, kernels) or (isinstance(op, Comm) and op.axis in axes)
+            if waited and op.lane is Lane.MAIN:
+                # What no profile has measured may be of plans that do not fit.
+                with suppress(MissingCurveError):
+                    pass_s = pass_s + timer.time(op, layers.layout).seconds * count
+    # The busiest of equal stages works through its part of every micro-batch. A stage of one chunk waits besides, for
+    # the first forward and with the last backward, for those before it: t[0] + ... + t[s-1] + num_micro t[s] is least at
+    # its largest where it is the same for all stages s, of which each then takes 1 - 1 / num_micro of the one before.
+    pp, num_micro = plans.layout.pp, plans.num_micro
+    in_order = (plans.vpp == 1) & bools(plans.schedule.placement.looped and not traits.splits_backward)
+    passes = np.where(in_order, 1.0 / (1.0 - (1.0 - 1.0 / num_micro) ** pp), num_micro / pp)
+    return pass_s[layers.row][row] * passes * (1.0 - ROUNDING)
 
 
 def with_own_layers(problem: Problem, table: Estimate, rows: IntArray) -> Estimate:
@@ -217,13 +223,16 @@ def costs(plans: Sequence[tuple[Candidates, IntArray]]) -> list[StepTime]:
 
 class CandidatePool:
     """The plans of all blocks by one running number, block after block: plan ``i`` is row ``row[i]`` of
-    ``candidates[owner[i]]``. ``top_k`` groups of plans alike are displayed."""
+    ``candidates[owner[i]]``. ``top_k`` groups of plans alike are displayed; nothing else of a ``quick`` answer."""
 
-    def __init__(self, candidates: Sequence[Candidates], top_k: int, *, everything: bool = False) -> None:
+    def __init__(
+        self, candidates: Sequence[Candidates], top_k: int, *, everything: bool = False, quick: bool = False
+    ) -> None:
         sizes = ints([len(one.simulated) for one in candidates])
         self.candidates = list(candidates)
         self.top_k = top_k
         self.everything = everything
+        self.quick = quick
         self.owner = np.repeat(np.arange(len(sizes)), sizes)
         self.row: IntArray = _concatenate([np.arange(size) for size in sizes], np.int64)
         self.needed_bytes: FloatArray = _concatenate([one.needed_bytes for one in candidates], np.float64)
@@ -297,9 +306,10 @@ class CandidatePool:
         and the Pareto front of bounds; enough for ``top_k`` groups."""
         order = np.lexsort((self.needed_bytes, self.step_s))
         likely = np.zeros(len(order), dtype=np.bool_)
-        likely[pareto(order, self.needed_bytes)] = True
-        for mode in np.unique(self.modes):
-            likely[order[self.modes[order] == mode][: self.top_k]] = True
+        if not self.quick:
+            likely[pareto(order, self.needed_bytes)] = True
+            for mode in np.unique(self.modes):
+                likely[order[self.modes[order] == mode][: self.top_k]] = True
         first = FIRST_ROUND * self.top_k
         while not likely.all():
             likely[order[:first]] = True
@@ -316,6 +326,8 @@ class CandidatePool:
         # Of the top_k: a slower plan still joins a group of plans alike that are about as fast.
         last_s = ABOUT_AS_FAST * groups[-1].step_s if len(groups) == self.top_k else np.inf
         contends = step_s <= last_s
+        if self.quick:
+            return ~simulated & contends
         # Best of its strategy.
         for mode in np.unique(self.modes):
             of_mode = self.modes == mode

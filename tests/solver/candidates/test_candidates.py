@@ -101,7 +101,7 @@ def test_calibrated_plans_are_ranked_by_their_calibrated_step() -> None:
 
 
 @pytest.mark.parametrize("preset", ["megatron", "zero-bubble", *by_night("internevo", "hai-llm", "fsdp", "deepspeed")])
-def test_no_plan_is_faster_than_its_products_and_waits(preset: str) -> None:
+def test_no_plan_is_faster_than_its_kernels_and_waits(preset: str) -> None:
     shares = []
     for model in (small_model(), experts_model()):
         problem = question(model=model, preset=framework_preset(preset), world_size=8, sequences=64)
@@ -110,15 +110,17 @@ def test_no_plan_is_faster_than_its_products_and_waits(preset: str) -> None:
             assert (least_s <= one.step_s).all()
             shares.append(least_s / one.step_s)
     # A bound of nothing would pass as well.
-    assert np.median(np.concatenate(shares)) > 0.25
+    assert np.median(np.concatenate(shares)) > 0.5
 
 
 @pytest.mark.parametrize("preset", ["megatron", *by_night("fsdp", "zero-bubble")])
 def test_a_quick_answer_is_the_same_without_its_bound(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = question(model=experts_model(), preset=framework_preset(preset), world_size=8, sequences=64)
+    problem = question(model=experts_model(), preset=framework_preset(preset), world_size=16, sequences=64)
     space = full_space(problem.model, problem.job)
-    unbound = search(problem, space, top_k=1, relaxes=False)
-    monkeypatch.setattr("solver.search.WORTH_A_BOUND", 0)
-    bound = search(problem, space, top_k=1, relaxes=False)
-    assert bound.best == unbound.best
-    assert bound.num_priced < unbound.num_priced
+    monkeypatch.setattr("solver.candidates.candidates.FIRST_ROUND", 1)
+    quick = search(problem, space, top_k=1, relaxes=False)
+    monkeypatch.setattr("solver.search.least_steps_s", lambda problem, plans: np.zeros(len(plans)))
+    every_plan = candidate_pool(problem, space, top_k=1, relaxes=False, everything=True)
+    whole = ranked_result(problem, *every_plan, space.constraints.rank_by)
+    assert quick.best == whole.best
+    assert quick.num_priced < whole.num_priced

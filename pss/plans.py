@@ -417,7 +417,8 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
         from solver.report.html import write_page
         from solver.report.page import sweep_page
 
-        print(f"\nwrote {write_page(sweep_page(results, sections, command_line(options)), options.report)}")
+        page = sweep_page(results, sections, command_line(options), ranked_by)
+        print(f"\nwrote {write_page(page, options.report)}")
     return 0
 
 

@@ -28,6 +28,7 @@ from solver.report.plans import (
 from solver.report.reasons import assembly_table, compare_section, operations_table, stages_table, why_not_section
 from solver.report.scaling_picture import row_words, scaling_picture
 from solver.report.sections import KeyFigure, Page, Picture, ReportSection, Table
+from solver.report.summary import plan_words
 from solver.report.sweeps import row_name
 from solver.report.timeline_picture import timeline_picture
 from spec.origin import ORIGIN_MEANINGS, ORIGIN_NAMES, Origin
@@ -41,22 +42,25 @@ def plans_page(plans: Plans, sections: Sequence[ReportSection], command: str = "
     problem = plans.inputs.problem
     nodes = problem.cluster.nodes_for(problem.job.world_size)
     gpus = f"{problem.job.world_size:,} x {problem.cluster.gpu.name} ({nodes:,} node{'s' * (nodes > 1)})"
-    lead = "The fastest plan that fits" if plans.result is not None else "The plan"
+    lead = "The best plan" if plans.result is not None else "The plan"
     return Page(
         title=f"{problem.model.name} on {gpus}",
-        lead=f"{lead}: {plans.best.label()}",
+        lead=(f"{lead}: {plan_words(plans.best.plan)}", plans.best.label(), dict(sections[0].facts)["job"]),
         tiles=tiles(plans.inputs, plans.best),
         sections=(*_illustrated(plans, sections[1:]), _question_section(sections[0], command)),
     )
 
 
-def sweep_page(outcomes: Sequence[SweepOutcome], sections: Sequence[ReportSection], command: str = "") -> Page:
+def sweep_page(
+    outcomes: Sequence[SweepOutcome], sections: Sequence[ReportSection], command: str = "", ranked_by: str | None = None
+) -> Page:
     """Returns the page of a sweep: its ``sections`` as printed, the scaling curve, the parts of every row's step, and
-    details of the best row's plan; only tables if no row has a plan."""
-    best = max(outcomes, key=lambda one: tokens_per_s(one.row)).row
+    details of the best row's plan: the first of rows ``ranked_by`` something, else that of most tokens per second. Only
+    tables if no row has a plan."""
+    best = outcomes[0].row if ranked_by else max(outcomes, key=lambda one: tokens_per_s(one.row)).row
     title = f"{best.inputs.problem.model.name}: {len(outcomes)} questions"
     if best.answer is None:
-        return Page(title=title, lead="No plan fits any of the questions", tiles=(), sections=sections)
+        return Page(title=title, lead=["No plan fits any of the questions"], tiles=(), sections=sections)
     curve = scaling_picture(outcomes)
     plotted = replace(sections[0], pictures=() if curve is None else (curve,))
     named = [(row_words(one), one.row.answer) for one in outcomes if one.row.answer is not None]
@@ -71,7 +75,12 @@ def sweep_page(outcomes: Sequence[SweepOutcome], sections: Sequence[ReportSectio
     problem = question_section(best.inputs.problem, best.inputs.times, constraints=best.inputs.constraints)
     return Page(
         title=title,
-        lead=f"Most tokens per second: {row_name(best.values)}: {best.answer.label()}",
+        lead=(
+            f"{f'First by {ranked_by}' if ranked_by else 'Most tokens per second'}: {row_name(best.values)}: "
+            f"{plan_words(best.answer.plan)}",
+            best.answer.label(),
+            dict(problem.facts)["job"],
+        ),
         tiles=tiles(best.inputs, best.answer),
         sections=(
             plotted,

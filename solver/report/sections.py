@@ -63,10 +63,10 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A whole page: its title, its first sentence, a summary of figures, and its sections."""
+    """A whole page: its title, its first sentences, a summary of figures, and its sections."""
 
     title: str
-    lead: str
+    lead: Sequence[str]
     tiles: Sequence[KeyFigure]
     sections: Sequence[ReportSection]
 

@@ -32,4 +32,14 @@
       heading.replaceChildren(button);
     });
   }
+  for (const box of document.querySelectorAll("pre")) {
+    const button = document.createElement("button");
+    const command = box.textContent;
+    button.type = "button";
+    button.textContent = "copy";
+    button.addEventListener("click", function () {
+      navigator.clipboard.writeText(command).then(() => { button.textContent = "copied"; });
+    });
+    box.prepend(button);
+  }
 })();

@@ -13,7 +13,7 @@ EVIL = "<script>alert('a')</script>"
 TABLE = Table(caption="Plans", header=("plan", "ms"), rows=[[EVIL, "1,2"], ["b", ""]])
 PAGE = Page(
     title=EVIL,
-    lead="lead",
+    lead=["lead"],
     tiles=(KeyFigure(label="step", value="1 ms"),),
     sections=(ReportSection(anchor="one", title="One", tables=(TABLE,), literal=f"--config {EVIL}"),),
 )

@@ -7,6 +7,7 @@ import pytest
 
 from simulation_train_formulaic import main
 from solver.report.page import write_report
+from solver.report.summary import plan_words
 from spec.errors import ConfigError
 from tests import chromium
 from tests.solver.questions import ROOT
@@ -38,6 +39,11 @@ SEARCH = [
 SWEEP = [*QUESTION, "--world_size", "8,16", "--run_all_solu", "--fix", "cp=1", "--modes", "fsp", "--no_recompute"]
 COLUMN = "Array.from(document.querySelector('#ranking table').tBodies[0].rows, row => row.cells[{at}].textContent)"
 UNSEEN = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+NUMBERS_END = (
+    "Math.max(...[1, 5].map(at => document.querySelector('#ranking table').tBodies[0].rows[0].cells[at]"
+    ".getBoundingClientRect().right))"
+)
+"""The right edge of step and memory, columns 2 and 6."""
 GROUND = "getComputedStyle(document.body).backgroundColor"
 BAR = "getComputedStyle(document.querySelector('#breakdown svg path[style*=\"--c1)\"]')).fill"
 SHOWN = (
@@ -75,6 +81,10 @@ def test_a_browser_shows_the_page_wide_and_narrow_in_the_light_and_in_the_dark(p
             assert seen[1280, False] == seen[390, False]
             assert seen[1280, True] == seen[390, True]
             assert all(seen[1280, True][key] != seen[1280, False][key] for key in ("ground", "bar"))
+        for width in (1400, 400):
+            tab.open(pages / "search" / "index.html", width=width, dark=False)
+            assert 0 < tab.value(NUMBERS_END) <= width
+        assert tab.value("document.querySelectorAll('pre').length == document.querySelectorAll('pre button').length")
         assert tab.complaints == []
         assert {address.split(":")[0] for address in tab.asked} <= {"file", "data"}
 
@@ -115,7 +125,9 @@ def test_a_page_from_python_is_that_of_a_search_or_of_one_plan(tmp_path: Path) -
     page = write_report(tmp_path / "search", asked, top_k=2, why_not=["tp=2,pp=2"], compare=["tp=2", "pp=2"])
     assert page == tmp_path / "search" / "index.html"
     text = page.read_text(encoding="utf-8")
-    assert f"The fastest plan that fits: {asked.best.label()}" in text
+    assert f'<p class="lead">The best plan: {plan_words(asked.best.plan)}</p>' in text
+    assert f'<p class="lead">{asked.best.label()}</p>' in text
+    assert "sequences of" in text.split("<dl")[0]
     assert "No strategy is named: this is the best of mtp, fsp." in text
     for anchor in ("ranking", "why-not-1", "compare", "dropped"):
         assert f'<section id="{anchor}"' in text

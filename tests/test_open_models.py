@@ -50,7 +50,7 @@ def test_a_shipped_model_is_searched(name: str, tmp_path: Path, capsys: pytest.C
     _, _, world, fixed = OPEN[name]
     answer = tmp_path / "answer.json"
     words = f"--cluster h200 --config {CONFIGS / name}.json --seq_len 4096 --world_size {world} --run_all_solu"
-    words += f" --global_batch_size {world * 16384} --fix {fixed},micro_batch=1 --json {answer}"
+    words += f" --framework megatron --global_batch_size {world * 16384} --fix {fixed},micro_batch=1 --json {answer}"
     assert command.main(words.split()) == 0
     assert "model" in capsys.readouterr().out
     best = json.loads(answer.read_text())["best"][0]

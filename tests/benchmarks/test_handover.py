@@ -85,7 +85,11 @@ def written(folder: Path, files: dict[str, str]) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _two_configs_and_four_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+def _two_configs_and_four_plans(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    # The parsers of these checkouts use nothing of torch, which takes four seconds to import.
+    stub = written(tmp_path_factory.mktemp("stub"), {"torch/_dynamo.py": ""})
+    (stub / "torch" / "__init__.py").write_text("import types\ncuda = types.SimpleNamespace()\n")
+    monkeypatch.setenv("PYTHONPATH", str(stub))
     chosen = [handover.ROOT / "configs" / name for name in ("tiny_internlm2.py", "7B_gpt.toml")]
     monkeypatch.setattr(handover, "shipped_configs", lambda: chosen)
     monkeypatch.setattr(handover, "PLANS", handover.PLANS[:4])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from profdb.cases import Family
+from profdb.fits import surface
 from profdb.fits.families import FITTERS, attended_pairs, attention_shapes
 from profdb.fits.lines import FEWEST_LINES, Arrays, Blend, build_lines, end_slope, fit_error, read_lines
 from profdb.fits.surface import DEPTH, LEARNING_RATE, TREES, fit_trees, read_trees
@@ -18,6 +19,13 @@ def waves(m: np.ndarray, k: np.ndarray, n: np.ndarray) -> np.ndarray:
     return np.ceil(tiles / 108) * k * 2e-9 + 5e-6
 
 
+@pytest.fixture
+def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take most of a fit, and the test is about lines."""
+    monkeypatch.setattr(surface, "TREES", 4)
+
+
+@pytest.mark.usefixtures("_few_trees")
 def test_the_metric_learns_that_equal_n_matters_and_k_does_not() -> None:
     sizes = np.asarray([256, 512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 5120])
     m, k, n = (grid.ravel() for grid in np.meshgrid(np.asarray([512, 2048, 4096]), sizes, sizes))
@@ -148,6 +156,7 @@ def test_how_far_a_place_lies_beyond_the_nearest_line() -> None:
     assert reading.distance == pytest.approx([3.0, np.sqrt(10.0), 2.0, 0.5])
 
 
+@pytest.mark.usefixtures("_few_trees")
 def test_products_of_more_tokens_err_less_than_products_of_other_matrices() -> None:
     """Efficiency that every matrix has for itself (10 %) and keeps, however many tokens it meets."""
     tokens = 2.0 ** np.arange(6, 13)

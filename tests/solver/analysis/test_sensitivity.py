@@ -17,7 +17,7 @@ from solver.report.reasons import frameworks_section, sensitivity_section
 from solver.report.sections import record
 from solver.report.terminal import text
 from solver.search import Result, search
-from spec.settings.constraints import Constraints
+from spec.settings.constraints import constraints_of
 from spec.units import GIB
 from tests.solver.questions import ROOT, gpt_request
 
@@ -143,7 +143,7 @@ def test_other_frameworks_cost_at_most_twice_the_search() -> None:
 def test_without_relaxation_a_search_is_quick_and_never_faster_than_the_whole_one() -> None:
     parsed = read_request(replace(REQUEST, constraints={}))
     problem = load_parsed(REQUEST, parsed).problem
-    tight = Constraints(memory_gib=20.0)
+    tight = constraints_of({"memory_gib": 20.0, "fix": {"cp": 1, "vpp": 1}})
     quick = best_of(problem, tight, relaxes=False)
     whole = best_of(problem, tight)
     assert quick is not None

@@ -112,6 +112,7 @@ def test_an_empty_plan_is_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
     refused(asked(8, 262144, "--plan", ""), capsys, "--plan")
 
 
+@pytest.mark.usefixtures("quick_pictures")
 def test_export_and_heatmap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simai, maps = tmp_path / "w.txt", tmp_path / "maps"
     words = asked(16, 65536, "--plan", "strategy=fsp,tp=4,pp=2,zero_size=2,micro_batch=1", "--export_simai", str(simai))

@@ -77,6 +77,7 @@ def test_a_small_topology_to_the_letter(folder: Path, capsys: pytest.CaptureFixt
     golden("workload/topology_check.txt", capsys.readouterr().out)
 
 
+@pytest.mark.usefixtures("quick_pictures")
 def test_files_are_written(folder: Path) -> None:
     assert run_workload.main(["simulate", "good.txt", *SERVERS, "--json", "out.json"]) == 0
     record = json.loads((folder / "out.json").read_text())

@@ -146,6 +146,7 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[Any, ...], match: str) 
 
 
 @pytest.mark.parametrize("kind", [pytest.param("filled", marks=pytest.mark.nightly), "one", "empty", "large"])
+@pytest.mark.usefixtures("quick_pictures")
 def test_heatmap_is_written(kind: str, tmp_path: Path) -> None:
     matrix = {
         "filled": np.arange(16.0).reshape(4, 4) * 2**30,

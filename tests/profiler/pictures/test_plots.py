@@ -36,6 +36,7 @@ def sampled(plan: SweepPlan, but: tuple[Collective, ...] = ()) -> ProfileDatabas
     return ProfileDatabase(machine=MACHINE, samples=samples)
 
 
+@pytest.mark.usefixtures("quick_pictures")
 def test_every_picture_has_its_name(tmp_path: Path) -> None:
     plan = SweepPlan(device_kind="cpu", domain_ranks=2, domains=1, max_bytes=1 << 18)
     assert {one.name for one in all_series(sampled(plan))} >= {
@@ -60,6 +61,7 @@ def test_a_profile_of_little_draws_what_it_has(tmp_path: Path) -> None:
     assert [path.name for path in drawn] == ["overview.jpg"]
 
 
+@pytest.mark.usefixtures("quick_pictures")
 def test_a_gpu_with_fp16_and_unfused_attention_alone_is_drawn(tmp_path: Path) -> None:
     cases = [GemmCase(m=m, k=256, n=256, layout="NT", dtype_in="fp16", dtype_out="fp16") for m in (256, 512)]
     sizes = {"heads": 8, "kv_heads": 8, "qk_dim": 64, "v_dim": 64, "dtype": "fp16", "kernel": "core"}

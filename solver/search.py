@@ -22,10 +22,10 @@ from solver.candidates.candidates import (
     ABOUT_AS_FAST,
     CandidatePool,
     Candidates,
+    LeastSteps,
     candidates_of,
     costs,
     fastest_s,
-    least_steps_s,
     with_own_layers,
 )
 from solver.candidates.layer_partition import repartition
@@ -117,7 +117,7 @@ def candidate_pool(
     oom: list[tuple[Estimate, IntArray]] = []
     limit = limit_bytes(problem.cluster, space.constraints)
     table: Estimate | None = None
-    incumbent_s = np.inf
+    incumbent_s, least_steps_s = np.inf, LeastSteps(problem=problem)
     for block in space.blocks:
         enumeration = enumerate_block(problem.model, problem.job, problem.cluster, space, block)
         tally.seen += enumeration.seen
@@ -127,7 +127,7 @@ def candidate_pool(
         if incumbent_s < np.inf and len(plans):
             # Plans about as fast as the first are in its group, or simpler.
             slowest_s = ABOUT_AS_FAST * incumbent_s
-            plans = plans.take(ints(np.flatnonzero(least_steps_s(problem, plans) <= slowest_s)))
+            plans = plans.take(ints(np.flatnonzero(least_steps_s.of(plans) <= slowest_s)))
         if len(plans):
             # Plans that differ in their recompute mode alone share their stages and most of their layers.
             table = estimate_memory(problem.model, problem.job, plans, problem.cluster, like=table)
@@ -231,8 +231,9 @@ def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally, rank_by: 
 def fastest_tight(problem: Problem, tally: Tally, incumbent_s: float) -> Answer | None:
     """Returns the fastest of the plans that leave too little memory free, if it is faster than the incumbent."""
     fastest: tuple[Candidates, int] | None = None
+    least_steps_s = LeastSteps(problem=problem)
     for table, tight in tally.tight:
-        rows = tight[least_steps_s(problem, table.plans.take(tight)) < incumbent_s]
+        rows = tight[least_steps_s.of(table.plans.take(tight)) < incumbent_s]
         if not rows.size:
             continue
         one = candidates_of(problem, with_own_layers(problem, table, rows))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solver.candidates.candidates import CandidatePool, Candidates, least_steps_s
+from solver.candidates.candidates import CandidatePool, Candidates, LeastSteps
 from solver.estimate import estimate_memory, least_ends_s, pipelines, stage_times, steps_s
 from solver.pipeline.spans import spans_of
 from solver.plans.space import enumerate_block, full_space
@@ -105,8 +105,9 @@ def test_no_plan_is_faster_than_its_kernels_and_waits(preset: str) -> None:
     shares = []
     for model in (small_model(), experts_model()):
         problem = question(model=model, preset=framework_preset(preset), world_size=8, sequences=64)
+        bound = LeastSteps(problem=problem)
         for one in candidates(problem):
-            least_s = least_steps_s(problem, one.table.plans)
+            least_s = bound.of(one.table.plans)
             assert (least_s <= one.step_s).all()
             shares.append(least_s / one.step_s)
     # A bound of nothing would pass as well.
@@ -119,7 +120,7 @@ def test_a_quick_answer_is_the_same_without_its_bound(preset: str, monkeypatch: 
     space = full_space(problem.model, problem.job)
     monkeypatch.setattr("solver.candidates.candidates.FIRST_ROUND", 1)
     quick = search(problem, space, top_k=1, relaxes=False)
-    monkeypatch.setattr("solver.search.least_steps_s", lambda problem, plans: np.zeros(len(plans)))
+    monkeypatch.setattr(LeastSteps, "of", lambda _, plans: np.zeros(len(plans)))
     every_plan = candidate_pool(problem, space, top_k=1, relaxes=False, everything=True)
     whole = ranked_result(problem, *every_plan, space.constraints.rank_by)
     assert quick.best == whole.best

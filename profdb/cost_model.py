@@ -204,10 +204,10 @@ class ProfileCostModel:
         # A shape is viewed as one opaque value of 8 bytes per column: such keys are hashable, and a list of them is
         # much faster than tuples of numbers.
         keys = np.ascontiguousarray(shapes[:, begins].T).view(f"V{shapes.itemsize * len(shapes)}").reshape(-1).tolist()
-        # Shapes seen for the first time, each with one row that has it: equal shapes of one query are computed once
-        # too.
-        fresh = {key: row for row, key in zip(begins, keys, strict=True) if key not in memo.places}
-        if fresh:
+        if not memo.places.keys() >= set(keys):
+            # Shapes seen for the first time, each with one row that has it: equal shapes of one query are computed once
+            # too.
+            fresh = {key: row for key, row in zip(keys, begins.tolist(), strict=True) if key not in memo.places}
             different = query
             if len(fresh) < query.size:
                 rows = list(fresh.values())

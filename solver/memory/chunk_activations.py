@@ -77,29 +77,28 @@ def in_flight_by_chunk(
     """
     starts, number = stages.chunk_starts, plans.vpp[stages.plan]
     in_flight: FloatArray = (ahead / number)[stages.chunks.stage]
-    of = of[number[of] > 1]
-    if not len(of):
-        return in_flight
-    vpp, pp, warmup = number[of], plans.layout.pp[stages.plan[of]], ints(np.rint(ahead[of]))
-    forwards_left = plans.num_micro[stages.plan[of]] * vpp - warmup
-    # Axes from here on: (chunk, stage row); stages of fewer chunks repeat their last one, which does not count.
-    chunk = np.arange(int(vpp.max()))[:, None]
-    exists = chunk < vpp
-    at = starts[of] + np.minimum(chunk, vpp - 1)
-    most, at_peak = np.full(len(of), -1.0), np.zeros(at.shape)
-    for turn in range(len(chunk) + 1):
-        # Backwards come to their next chunk after a multiple of pp, forwards once their own number is one.
-        for until in (0, -warmup % pp):
-            done = np.clip(turn * pp + until, 0, forwards_left)
-            now = _of_chunk(warmup + done, chunk, pp, vpp) - _of_chunk(done, vpp - 1 - chunk, pp, vpp)
-            bytes_now = np.sum(saved[at] * now * exists, axis=0)
-            at_peak = np.where(bytes_now > most, now, at_peak)
-            most = np.maximum(most, bytes_now)
-    in_flight[at[exists]] = at_peak[exists]
+    for vpp in np.unique(number[of][number[of] > 1]).tolist():
+        rows = of[number[of] == vpp]
+        pp, warmup = plans.layout.pp[stages.plan[rows]], ints(np.rint(ahead[rows]))
+        forwards_left = plans.num_micro[stages.plan[rows]] * vpp - warmup
+        # Axes from here on: (chunk, stage row).
+        chunk = np.arange(vpp)[:, None]
+        at = starts[rows] + chunk
+        of_chunks, before, behind = saved[at], chunk * pp, (vpp - 1 - chunk) * pp
+        most, at_peak = np.full(len(rows), -1.0), np.zeros(at.shape)
+        for turn in range(vpp + 1):
+            # Backwards come to their next chunk after a multiple of pp, forwards once their own number is one.
+            for until in (0, -warmup % pp):
+                done = np.clip(turn * pp + until, 0, forwards_left)
+                now = _of_chunk(warmup + done, before, pp, vpp) - _of_chunk(done, behind, pp, vpp)
+                bytes_now = np.sum(of_chunks * now, axis=0)
+                at_peak = np.where(bytes_now > most, now, at_peak)
+                most = np.maximum(most, bytes_now)
+        in_flight[at] = at_peak
     return in_flight
 
 
-def _of_chunk(passes: IntArray, chunk: IntArray, pp: IntArray, vpp: IntArray) -> IntArray:
-    """Returns how many of the first ``passes`` go through the chunk that is ``chunk``-th in turn."""
+def _of_chunk(passes: IntArray, before: IntArray, pp: IntArray, vpp: int) -> IntArray:
+    """Returns how many of the first ``passes`` go through the chunk that comes after so many ``before`` in a round."""
     rounds, rest = np.divmod(passes, pp * vpp)
-    return np.asarray(rounds * pp + np.clip(rest - chunk * pp, 0, pp), dtype=np.int64)
+    return ints(rounds * pp + np.minimum(np.maximum(rest - before, 0), pp))

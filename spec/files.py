@@ -4,6 +4,7 @@ Pipes and devices are never opened: without a writer, reading would block for ev
 are at the top of a checkout, and inside the package if it is installed (setup.py maps them there).
 """
 
+import errno
 import os
 import os.path
 import stat
@@ -195,8 +196,9 @@ def check_outputs(files: OptionPaths, folders: OptionPaths, inputs: OptionPaths)
     for option, path in files.items():
         if path is None:
             continue
-        folder = path.resolve().parent
-        if (path.exists() and not path.is_file()) or not folder.is_dir() or not os.access(folder, os.W_OK):
+        # realpath takes a link that leads to itself for a file, whose status nothing can tell.
+        folder, looped = Path(os.path.realpath(path)).parent, path.is_symlink() and _is_loop(path)
+        if looped or (path.exists() and not path.is_file()) or not folder.is_dir() or not os.access(folder, os.W_OK):
             allowed = "a file in a folder that exists and can be written"
             raise ConfigError(where=option, key="output path", value=str(path), allowed=allowed)
         for other, other_path in used_paths.items():
@@ -207,6 +209,15 @@ def check_outputs(files: OptionPaths, folders: OptionPaths, inputs: OptionPaths)
     for option, path in folders.items():
         if path is not None and path.exists() and not path.is_dir():
             raise ConfigError(where=option, key="output folder", value=str(path), allowed="a folder")
+
+
+def _is_loop(path: Path) -> bool:
+    """Returns whether following the links of a path never ends."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _same(one: Path, other: Path) -> bool:

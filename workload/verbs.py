@@ -114,9 +114,10 @@ def topology(options: argparse.Namespace, root: Path) -> int:
     made = build_topology({each.name: getattr(options, each.name) for each in fields(Fabric)})
     target = options.output or Path(made.file_name)
     target = target / made.file_name if target.is_dir() else target
+    # A hardware spec that cannot be made is refused before anything is written.
+    use_topology(made, options, root)
     write_topology(target, made)
     print(f"wrote {target}: {topology_line(made)}")
-    use_topology(made, options, root)
     return 0
 
 

@@ -98,12 +98,16 @@ def logged_run(path: Path, text: str, job: JobSpec, plan: Plan, warmup: int = WA
     )
 
 
+MOST_OF_A_STEP = 6000
+"""Characters that a framework writes of a step; patterns with gaps take minutes on lines that are longer."""
+
+
 def _steps(path: Path, lines: Sequence[str]) -> tuple[LogForm, list[StepLine]]:
     """Returns the form of the log and its lines of steps, by increasing number."""
     for form in FORMS:
         step_lines: list[StepLine] = []
         for line in _entries(lines) if form.indented else lines:
-            match = form.step.search(line) if form.mark in line else None
+            match = form.step.search(line) if form.mark in line and len(line) <= MOST_OF_A_STEP else None
             if match is None:
                 continue
             found = match.groupdict()

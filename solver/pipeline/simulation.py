@@ -19,6 +19,7 @@ import numpy as np
 
 from solver.plans.schedules import Placement, Schedule, Task, TaskKind
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
+from spec.errors import ConfigError
 
 KINDS: tuple[TaskKind, ...] = (
     TaskKind.FORWARD,
@@ -77,7 +78,7 @@ def task_graph(schedule: Schedule, shape: tuple[int, int, int], *, blocking: boo
     alone: a message leaves when its stage exchanges, which for a forward directly before a backward is after that
     backward.
 
-    Raises ValueError when the schedule waits for itself.
+    Raises ConfigError when the schedule waits for itself.
     """
     # Schedules that differ only in their memory limit (zb-h1 and zb-1p) share one cached graph.
     like = next(one for one in Schedule if (one.orders, one.placement) == (schedule.orders, schedule.placement))
@@ -98,7 +99,8 @@ def _task_graph(schedule: Schedule, shape: tuple[int, int, int], *, blocking: bo
         needs = np.where((needs >= 0) & tasks.leaves_late[needs], needs + 1, needs)
     level = _levels(tasks, needs)
     if level is None:
-        raise ValueError(f"schedule {schedule.value} of shape {shape} waits for itself")
+        allowed = f"{schedule.value} of {pp} stages and {vpp} chunks waits for itself; a multiple of {pp} does not"
+        raise ConfigError(where="plan", key="num_micro", value=num_micro, allowed=allowed)
     # Sort rows by level and translate every column of rows; NONE, the last entry of ``place``, stays NONE.
     order = np.argsort(level, kind="stable")
     place = np.append(np.argsort(order), NONE)

@@ -1,6 +1,8 @@
 """A page as one HTML file in which everything lies that it shows (jinja2, an optional extra)."""
 
+from base64 import b64encode
 from datetime import UTC, datetime
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,9 +48,12 @@ def page_text(page: Page) -> str:
         loader=files, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"first_upper": first_upper, "sentence": sentence}
+    script = environment.get_template("sorting.js").render()
+    # No script but this one runs, whatever the names on the page hold.
+    digest = b64encode(sha256(script.encode()).digest()).decode()
     template = environment.get_template("page.html")
-    rendered = template.render(page=page, date=datetime.now(UTC).strftime("%Y-%m-%d"), version=VERSION_LINE)
-    return rendered + "\n"
+    date = datetime.now(UTC).strftime("%Y-%m-%d")
+    return template.render(page=page, date=date, version=VERSION_LINE, script=script, digest=digest) + "\n"
 
 
 def first_upper(words: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import isfinite
 
 from solver.analysis.goodput import Goodput, RunCost
 from solver.analysis.sweep import (
@@ -203,6 +204,8 @@ def goodput_words(goodput: Goodput) -> str:
 
 def cost_words(run: RunCost) -> str:
     """Returns what a run takes."""
+    if not isfinite(run.seconds):
+        return f"{run.tokens / 1e9:,.1f} G tokens: never ends, as an interruption comes before every checkpoint"
     cost = "" if run.price is None else f", cost: {run.price:,.0f}"
     energy = (
         f", {run.energy_kwh / 1e3:,.1f} MWh at the hardware spec's watts"

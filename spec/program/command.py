@@ -38,7 +38,7 @@ MOST_COMPLAINT = 1200
 """Characters of an error: it may quote a name of any length."""
 
 # What writing to stdout raises without naming a file: no reader, no room, no quota, a broken or closed device.
-OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF})
+OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
 def exit_status(
@@ -82,7 +82,13 @@ def exit_status(
         _forget_stdout()
         print_error(f"error: stdout: cannot be written: {error.strerror}")
         return WRONG_INPUT
+    except MemoryError:
+        print_error(NO_MEMORY)
+        return WRONG_INPUT
     return status
+
+
+NO_MEMORY = "error: this machine has too little memory left, or ulimit -v allows too little"
 
 
 def print_error(text: str) -> None:
@@ -118,6 +124,9 @@ def without_interrupts() -> Iterator[None]:
 
 
 def _quiet_interrupt(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if issubclass(kind, MemoryError):
+        print_error(NO_MEMORY)
+        os._exit(WRONG_INPUT)
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, traceback)
         return

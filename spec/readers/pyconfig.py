@@ -174,7 +174,7 @@ class Evaluator:
         shown = repr(content) if node.conversion == ord("r") else content
         try:
             return format(shown, spec)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise self.refusal(node.value, f"cannot be formatted ({error})") from error
 
     def call(self, node: ast.Call, depth: int) -> object:

@@ -138,7 +138,7 @@ def setting_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | frozenset):
-        return "+".join(sorted(value) if isinstance(value, frozenset) else value) or "none"
+        return "+".join(map(str, sorted(value) if isinstance(value, frozenset) else value)) or "none"
     return str(value) or "none"
 
 

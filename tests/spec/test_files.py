@@ -113,6 +113,8 @@ def test_files_want_a_folder_that_exists_and_folders_no_file(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     refused_outputs("--json.*a file in a folder that exists", files={"--json": tmp_path / "nowhere" / "a.json"})
     refused_outputs("--json.*a file in a folder that exists", files={"--json": tmp_path})
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    refused_outputs("--json.*a file in a folder that exists", files={"--json": tmp_path / "loop"})
     os.mkfifo(tmp_path / "pipe")
     refused_outputs("--json.*a file in a folder that exists", files={"--json": tmp_path / "pipe"})
     refused_outputs("--json.*a file in a folder that exists", files={"--json": Path("/dev/full")})

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import save_profile
+from pss.workload import main
 from solver.problem.loading import load_problem
 from solver.problem.request import Request
 from spec.cluster.cluster import ClusterSpec
@@ -108,6 +109,12 @@ def test_a_written_sheet_reads_back_as_the_cluster(flags: Flags, like: str, tmp_
     assert (read.nics_per_node, read.max_nodes) == (expected.nics_per_node, expected.max_nodes)
     assert dataclasses.replace(read.gpu, device_names=()) == dataclasses.replace(expected.gpu, device_names=())
     assert topology.file_name in read.sources["node"]
+
+
+def test_a_refused_sheet_leaves_no_topology(tmp_path: Path) -> None:
+    words = f"topology -topo AlibabaHPN -g 64 -asn 16 -psn 16 --cluster nope -o {tmp_path / 't'}"
+    assert main([*words.split(), "--write_cluster", str(tmp_path / "a.toml")]) == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sheet_needs_a_sheet_to_be_like(tmp_path: Path) -> None:

@@ -176,15 +176,16 @@ def generator_input(options: argparse.Namespace, root: Path) -> GeneratorInput:
 
 
 def file_name(generator_input: GeneratorInput, options: argparse.Namespace, ending: str) -> str:
-    """AICB's file name: SimAI reads world_size, tp and pp out of it by default."""
+    """AICB's file name, in the folder whatever the names in it: SimAI reads world_size, tp and pp out of it by default."""
     plan, job = generator_input.plan, generator_input.problem.job
     has_experts = any(run.block.moe is not None for run in generator_input.problem.model.blocks)
     gpu = f"{options.gpu_type}-" if options.gpu_type else ""
-    return (
+    name = (
         f"{gpu}{generator_input.problem.model.name}-world_size{plan.world_size}-tp{plan.tp}-pp{plan.pp}-ep{plan.ep}"
         f"-gbs{job.global_batch_sequences}-mbs{plan.micro_batch}-seq{job.seq_len}-MOE-{has_experts}"
         f"-GEMM-{has_experts}-flash_attn-{job.flash_attention}{ending}"
     )
+    return name.replace("/", "-")
 
 
 def target(output: Path | None, name: str) -> Path:

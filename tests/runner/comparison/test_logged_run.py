@@ -3,6 +3,7 @@ are made up."""
 
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -86,6 +87,14 @@ def test_memory_counts_whichever_framework_reports_it(job: JobSpec) -> None:
     run = logged_run(PATH, DEEPSPEED + made_logs.SWIFT, job, PLAN)
     assert run.form == "DeepSpeed log"
     assert (run.allocated_bytes, run.reserved_bytes) == (1.75 * GIB, 2.5 * GIB)
+
+
+def test_a_line_longer_than_any_step_is_not_searched(job: JobSpec) -> None:
+    """950 beginnings without an end took 20 s a line."""
+    spoilt = ("step: 1 memory: 1GiB(" * 950 + "tps:\n") * 20
+    began = process_time()
+    assert logged_run(PATH, spoilt + TORCHTITAN, job, PLAN).steps_s == logged_run(PATH, TORCHTITAN, job, PLAN).steps_s
+    assert process_time() - began < 5.0
 
 
 def test_the_last_of_two_runs_counts(job: JobSpec) -> None:

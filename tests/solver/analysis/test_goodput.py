@@ -1,7 +1,7 @@
 """Goodput against the closed forms it cites, and against what a run of 54 days published."""
 
 from dataclasses import replace
-from math import exp, sqrt
+from math import exp, inf, sqrt
 from random import Random
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from solver.analysis.goodput import (
     Goodput,
     Reliability,
+    RunCost,
     RunTerms,
     best_interval_s,
     checkpoint_bytes,
@@ -17,6 +18,7 @@ from solver.analysis.goodput import (
     run_cost,
     spare_wait_s,
 )
+from solver.report.sweeps import cost_words
 from spec.job import JobSpec
 from spec.readers.read_config import read_config
 from tests.ops import layouts
@@ -34,6 +36,11 @@ def test_interruptions_are_as_frequent_as_published() -> None:
     # 419 in 54 days on 16,384 GPUs (arXiv 2407.21783 sec. 3.3.4): one in 3.1 hours.
     found = goodput_of(MODEL, job(16_384), Reliability())
     assert 54 * 86_400 / found.mtbf_s == pytest.approx(419)
+
+
+def test_a_run_that_never_ends_says_so() -> None:
+    endless = RunCost(tokens=1e12, seconds=inf, gpu_hours=inf, price=None, energy_kwh=inf)
+    assert cost_words(endless) == "1,000.0 G tokens: never ends, as an interruption comes before every checkpoint"
 
 
 def test_llama_3_405b_keeps_its_published_effective_training_time() -> None:

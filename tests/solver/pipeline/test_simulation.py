@@ -20,6 +20,7 @@ from solver.pipeline.simulation import (
 )
 from solver.plans.schedules import Schedule
 from spec.arrays import bools, ints
+from spec.errors import ConfigError
 from tests.solver.pipeline.plain_replay import plain_replay
 
 
@@ -136,8 +137,10 @@ def test_a_round_is_added_only_where_the_last_two_are_alike() -> None:
 def test_a_schedule_that_waits_for_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = Schedule.ONE_F_ONE_B.orders
     monkeypatch.setattr(Schedule.ZB_1P, "orders", lambda shape: [list(reversed(one)) for one in orders(shape)])
-    with pytest.raises(ValueError, match="waits for itself"):
+    with pytest.raises(ConfigError, match="waits for itself"):
         task_graph(Schedule.ZB_1P, (2, 1, 2))
+    with pytest.raises(ConfigError, match=r"num_micro = 2: .*; a multiple of 4 does not"):
+        task_graph(Schedule.ONE_F_ONE_B, (4, 2, 2), blocking=True)
 
 
 Name = tuple[int, int, int, int]

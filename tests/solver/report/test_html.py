@@ -1,6 +1,8 @@
 """A page is one file, whole or not there, in which what others named stays text."""
 
 import sys
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,13 @@ def test_a_table_is_a_table() -> None:
     assert '<th scope="col">plan</th>' in text
     assert '<th scope="col" class="number">ms</th>' in text
     assert '<th scope="row">b</th><td class="number"></td>' in text
+
+
+def test_no_script_but_the_pages_own_may_run() -> None:
+    text = page_text(PAGE)
+    script = text.split("<script>")[1].split("</script>")[0]
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:

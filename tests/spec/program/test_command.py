@@ -49,6 +49,13 @@ def test_an_interrupt_is_one_line_and_130(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "go on with x\n"
 
 
+def test_too_little_memory_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status(lambda: raising(MemoryError())) == 2
+    assert capsys.readouterr().err.startswith("error: this machine has too little memory")
+    early = ended("from spec.program.command import quiet_interrupts\nquiet_interrupts()\nraise MemoryError")
+    assert (early.returncode, early.stderr.count("\n")) == (2, 1)
+
+
 @pytest.mark.parametrize("error", [ValueError("ours"), OSError(errno.ENOENT, "missing", "file")])
 def test_a_bug_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error)):
@@ -70,6 +77,13 @@ def test_a_full_disk_is_one_line(size: int) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         result = ended(PRINTING.format(size=size), stdout=full)
     assert (result.returncode, result.stderr) == (2, "error: stdout: cannot be written: No space left on device\n")
+
+
+def test_a_limit_of_file_sizes_is_one_line(tmp_path: Path) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))\n"
+    with (tmp_path / "f").open("w", encoding="utf-8") as file:
+        result = ended(limit + PRINTING.format(size=100_000), stdout=file)
+    assert (result.returncode, result.stderr) == (2, "error: stdout: cannot be written: File too large\n")
 
 
 @pytest.mark.parametrize("size", [3, 100_000])

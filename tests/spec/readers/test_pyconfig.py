@@ -104,6 +104,11 @@ def test_single_names_and_aliases_are_refused(tmp_path: Path) -> None:
             read_pyconfig(main)
 
 
+def test_a_letter_that_there_is_none_of_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be formatted"):
+        read_pyconfig(write(tmp_path, "configs/main.py", 'x = f"{1114112:c}"\n'))
+
+
 def test_a_missing_file_a_folder_a_pipe_and_a_link_loop_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     os.symlink(tmp_path / "loop.py", tmp_path / "loop.py")

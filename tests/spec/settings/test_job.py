@@ -19,6 +19,7 @@ from spec.frameworks import framework_names, framework_preset
 from spec.job import JobSpec, precision_of
 from spec.settings.job import LOW_PRECISION, JobRequest, job_of, job_settings, recipe_precision
 from spec.settings.plan import plan_settings
+from spec.settings.setting import setting_text
 from tests.solver.questions import ROOT
 
 # Sizes have options of their own; a preset's name is a fact about it, in which orders tensors are cast one about the GPU.
@@ -188,3 +189,8 @@ def test_mxfp8_casts_as_the_frameworks_library_does() -> None:
     }
     assert [found[name].scaling for name in found] == ["dynamic", "dynamic", "block"]
     assert [found[name].casts_every_forward for name in found] == [True, True, False]
+
+
+def test_a_set_of_numbers_is_written_as_it_is_read() -> None:
+    stages = job_settings()["data_parallel.zero_stages"].read("3+2", "--job")
+    assert setting_text(stages) == "3+2"

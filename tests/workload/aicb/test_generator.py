@@ -291,3 +291,10 @@ def test_ranks_apart_are_simais_data_parallel_group(flags: str, tp: int, ranks: 
     assert (workload.header.tp, workload.header.dp) == (tp, ranks)
     (row,) = workload.rows
     assert (row.weight_grad_comm, row.weight_grad_bytes, row.forward_comm) == ("ALLREDUCE", 1048576, "NONE")
+
+
+def test_names_with_slashes_stay_in_the_folder(tmp_path: Path) -> None:
+    words = f"generate --frame Megatron {MODEL} --num_layers 2 --global_batch 16 --model_name ../x --gpu_type ../y"
+    assert run_workload.main([*words.split(), "--output", str(tmp_path)]) == 0
+    (made_file,) = tmp_path.rglob("*.txt")
+    assert made_file.parent == tmp_path

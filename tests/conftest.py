@@ -1,6 +1,7 @@
 """Goldens: small texts kept under tests/golden; --update-golden writes them anew."""
 
 import gc
+import importlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -20,6 +21,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 GOLDEN = Path(__file__).parent / "golden"
 
+
+# Both workers of a fresh environment would compile the same files at the same time: the second begins elsewhere.
+if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+    for _name in ("sklearn.ensemble", "scipy.stats", "pandas", "matplotlib.figure", "sympy"):
+        importlib.import_module(_name)
 
 # What was collected lives to the end: it is not looked through again whenever a test leaves some garbage.
 gc.set_threshold(100_000, 20, 100)

@@ -34,7 +34,7 @@ def test_rows_appended_are_those_that_the_calibration_prices(tmp_path: Path) -> 
     [
         ({}, (), ""),
         ({"job": {"optimizer": "muon", "host.checks_numbers": "true"}}, (), "host.checks_numbers=true,optimizer=muon"),
-        ({}, ("--job", "context_parallel=all_gather,precision.gradient=fp32"), None),
+        pytest.param({}, ("--job", "context_parallel=all_gather,precision.gradient=fp32"), None, marks=pytest.mark.nightly),
         ({"dtype": "fp32", "job": {"unfused": "rotary+norm"}}, (), None),
         ({"preset": "megatron"}, ("--job", "data_parallel.overlap_grad_reduce=false"), None),
     ],

@@ -240,9 +240,11 @@ def test_sections_are_kept_as_the_operations_they_time(words: list[str], capsys:
     assert "0 samples of H100 added" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("flag", "value", "said"),
-    [
+def test_bad_input_is_one_line_and_nothing_is_imported(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_workload.main(words) == 0
+    before = Path(words[-1]).read_bytes()
+    capsys.readouterr()
+    for flag, value, said in (
         ("--tp", "3", "tp"),
         ("--tp", "0", "tp"),
         ("--tp", "two", "--tp"),
@@ -250,19 +252,12 @@ def test_sections_are_kept_as_the_operations_they_time(words: list[str], capsys:
         ("--seq_len", "0", "seq_len"),
         ("--config", "nowhere.py", "nowhere.py"),
         ("--gpu", "A100", "different GPUs"),
-    ],
-)
-def test_bad_input_is_one_line_and_nothing_is_imported(
-    words: list[str], flag: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_workload.main(words) == 0
-    before = Path(words[-1]).read_bytes()
-    capsys.readouterr()
-    assert run_workload.main(changed(words, flag, value)) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert said in lines[0]
-    assert Path(words[-1]).read_bytes() == before
+    ):
+        assert run_workload.main(changed(words, flag, value)) == 2
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1, flag
+        assert said in lines[0]
+        assert Path(words[-1]).read_bytes() == before
 
 
 def test_a_file_without_an_operation_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.published_profiles import main
+from benchmarks.published_profiles import OWN, main, ours
 from profdb.cases import Family
 from profdb.store.data_file import load_profile
 from profdb.store.merge import is_published, published_sources
+from tests.solver.questions import ROOT
 
 ROWS, SIDES = (64, 256, 257, 512, 1024, 2048), (64, 256, 512, 1024, 2048)
 BATCHES, LENGTHS = (1, 4, 8), (256, 512, 1024, 2048)
@@ -43,3 +44,12 @@ def test_no_folder_is_one_line(
     monkeypatch.setattr(sys, "argv", ["", "--curves", str(tmp_path / "absent"), "--out", str(tmp_path)])
     assert main() == 2
     assert capsys.readouterr().err == f"error: {tmp_path / 'absent'}: no such folder of curves\n"
+
+
+def test_of_a_shipped_profile_our_own_samples_are_known_by_their_source() -> None:
+    own = ours(ROOT / "prof_data" / "h100-sxm.pt").tables
+    assert {source for table in own.values() for source in published_sources(table)} == {OWN}
+    # Nobody else publishes its kernels of one operation; products of ours are a tenth of all.
+    everything = load_profile(ROOT / "prof_data" / "h100-sxm.pt").tables
+    assert own[Family.MEMORY_BOUND].size == everything[Family.MEMORY_BOUND].size
+    assert 0 < own[Family.GEMM].size < 0.2 * everything[Family.GEMM].size

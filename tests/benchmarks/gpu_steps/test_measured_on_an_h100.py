@@ -47,7 +47,13 @@ def predictions(request: Request) -> list[Answer]:
 
 
 @pytest.mark.parametrize(
-    ("request_of", "most_off", "most_mean"), [(own, 0.035, 0.02), (default, 0.04, 0.03), (spec, 0.075, 0.055)]
+    ("request_of", "most_off", "most_mean"),
+    [
+        # Its curves are fitted anew, in a minute and a half; the shipped profile has the same samples.
+        pytest.param(own, 0.035, 0.02, marks=pytest.mark.nightly),
+        (default, 0.04, 0.03),
+        (spec, 0.075, 0.055),
+    ],
 )
 def test_steps_are_predicted_from_a_profile_of_the_device_and_from_its_hardware_spec(
     request_of: Callable[[Path], Request], most_off: float, most_mean: float, tmp_path: Path

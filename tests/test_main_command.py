@@ -66,7 +66,7 @@ def test_json_on_standard_output_is_all_that_stands_there(tmp_path: Path, capsys
     words = [*SHIPPED, "--world_size", "128", "--csv", str(tmp_path / "plan.csv"), "--json", "-"]
     assert command.main(words) == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out)["question"]["world_size"] == 128
+    assert json.loads(printed.out)["world_size"] == 128
     assert "msp tp8 dp16 zero16 mb4x16" in printed.err
     assert f"wrote {tmp_path / 'plan.csv'}" in " ".join(printed.err.split())
 

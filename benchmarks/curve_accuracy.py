@@ -1,6 +1,6 @@
 """Accuracy of the curves on times that the fits never saw, for any folder of measured curves.
 
-    python benchmarks/curve_accuracy.py --curves DIR [--seed N] [--draws N] [--json FILE]
+    python benchmarks/curve_accuracy.py --curves DIR [--seed N] [--draws N]
 
 DIR holds CSV files in the generic form of docs/data_format.md; other files are listed and skipped. Prints errors of
 held-out times, of times modelled from the hardware specs, and of times transferred from one GPU to another. Exits with 1
@@ -12,8 +12,6 @@ a search.
 """
 
 import argparse
-import datetime
-import json
 import platform
 import sys
 import time
@@ -36,7 +34,6 @@ from profdb.store.columns import SampleTable, label_names
 from spec.arrays import BoolArray, FloatArray
 from spec.collectives import Collective
 from spec.errors import MissingCurveError, ProfileError, UserError
-from spec.files import atomic_path
 from spec.origin import Origin
 from spec.units import MIB
 
@@ -59,6 +56,11 @@ class HoldoutResult:
     within_std: float
     target_median: float
     target_p90: float = 0.0
+
+    @property
+    def points(self) -> int:
+        """Number of errors."""
+        return int(self.errors.size)
 
     @property
     def median(self) -> float:
@@ -223,29 +225,13 @@ def eight_from_fewer(gpu: str, table: SampleTable) -> list[HoldoutResult]:
     ]
 
 
-def as_dict(result: HoldoutResult) -> dict[str, object]:
-    """One row for the JSON file."""
-    return {
-        "test": result.test,
-        "gpu": result.gpu,
-        "points": int(result.errors.size),
-        "median": result.median,
-        "p90": result.p90,
-        "called_measured": result.measured_share,
-        "within_standard_error": result.within_std,
-        "target_median": result.target_median,
-        "target_p90": result.target_p90 or None,
-        "passed": result.passed,
-    }
-
-
 def as_line(result: HoldoutResult) -> str:
     """One row of the printed table."""
     limit = f"{100 * result.target_median:.0f}"
     if result.target_p90:
         limit += f" / {100 * result.target_p90:.0f}"
     return (
-        f"{result.test:20} {result.gpu:14} {result.errors.size:8d} {100 * result.median:7.1f} "
+        f"{result.test:20} {result.gpu:14} {result.points:8d} {100 * result.median:7.1f} "
         f"{100 * result.p90:7.1f}   {limit:8} {100 * result.measured_share:6.0f} "
         f"{100 * result.within_std:6.0f}   "
         f"{'ok' if result.passed else 'MISSED'}"
@@ -258,7 +244,6 @@ def main() -> int:
     parser.add_argument("--curves", type=Path, required=True, help="folder of generic CSV files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draws", type=int, default=3, help="random splits that are pooled (default 3)")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     started = time.perf_counter()
     samples, passed_over = read_folder(options.curves)
@@ -279,18 +264,6 @@ def main() -> int:
     if passed_over:
         print(f"skipped (not in the generic form): {', '.join(passed_over)}")
     print(f"seed {options.seed}, {options.draws} draws, {elapsed_s:.0f} s on {platform.processor() or 'CPU'}")
-    if options.json:
-        document = {
-            "date": datetime.date.today().isoformat(),
-            "machine": platform.platform(),
-            "seed": options.seed,
-            "draws": options.draws,
-            "seconds": elapsed_s,
-            "rows": [as_dict(result) for result in results],
-            "modelled": [modelled_accuracy.as_dict(score) for score in scores],
-        }
-        with atomic_path(options.json) as temporary:
-            temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0 if all(one.passed for one in (*results, *scores)) else 1
 
 

@@ -26,8 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu_steps.case import DecoderShape, StepCase  # noqa: E402
-from benchmarks.gpu_steps.prices import cases_to_measure, problem_of  # noqa: E402
-from benchmarks.gpu_steps.rows import StepResult, row_of  # noqa: E402
+from benchmarks.gpu_steps.rows import StepResult, cases_to_measure, problem_of, row_of  # noqa: E402  # noqa: E402
 from profdb.store.case_file import write_cases  # noqa: E402
 from solver.problem.request import Request  # noqa: E402
 from spec.errors import ConfigError  # noqa: E402

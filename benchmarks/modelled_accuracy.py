@@ -4,7 +4,7 @@ GEMM and attention above 1 GFLOP, collectives above 1 MiB, by GPU. benchmarks/cu
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -69,11 +69,6 @@ def score_lines(scores: Sequence[SpecScore]) -> list[str]:
             f" {100 * score.p90:6.1f} {100 * score.bias:+6.1f}   {limit}"
         )
     return lines
-
-
-def as_dict(score: SpecScore) -> dict[str, object]:
-    """One score for a JSON file."""
-    return asdict(score) | {"target": score.target or None, "passed": score.passed}
 
 
 def all_scores(tables: dict[str, dict[Family, SampleTable]]) -> list[SpecScore]:

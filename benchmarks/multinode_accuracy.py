@@ -1,6 +1,6 @@
 """Accuracy of collectives between nodes from a hardware spec, against published nccl-tests runs.
 
-    python benchmarks/multinode_accuracy.py --runs FILE [--json FILE]
+    python benchmarks/multinode_accuracy.py --runs FILE
 
 FILE is a CSV file with a row for each message of a run: run, gpu, gpus_per_node, nodes, nics_per_node, nic_gbps,
 fabric, collective, bytes (nccl-tests' size), time_us, quality. A run is predicted from the hardware spec of its GPU with
@@ -10,9 +10,8 @@ the series of unknown quality over 4 to 128 nodes is listed separately. Exits wi
 """
 
 import argparse
-import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,6 @@ from spec.cluster.cluster import ClusterSpec  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
 from spec.errors import ProfileError, UserError  # noqa: E402
-from spec.files import atomic_path  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
 KINDS = {one.value: one for one in Collective} | {"sendrecv": Collective.P2P, "all_to_all": Collective.ALL_TO_ALL}
@@ -77,7 +75,6 @@ def main() -> int:
     """Read, predict, print. The exit status: 1 when a target is missed, 2 for wrong input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="CSV file of nccl-tests runs")
-    parser.add_argument("--json", type=Path, help="write scores and runs to this file as well")
     options = parser.parse_args()
     try:
         rows, passed_over = price_runs(read_runs(options.runs))
@@ -91,13 +88,6 @@ def main() -> int:
         print(f"{score.what:28} {score.runs:5d} {score.rows:5d} {score.error:6.3f} {score.bias:+6.3f}   {limit}")
     if passed_over:
         print(f"not predicted, without a hardware spec: {', '.join(passed_over)}")
-    if options.json:
-        document = {
-            "scores": [asdict(score) | {"passed": score.passed} for score in scores],
-            "passed_over": passed_over,
-        }
-        with atomic_path(options.json) as temporary:
-            temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0 if all(score.passed for score in scores) else 1
 
 

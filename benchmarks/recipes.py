@@ -24,26 +24,7 @@ from spec.settings.plan import PlanSettings
 
 SPECS = {"h100": "h100-sxm", "b200": "b200", "b300": "b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72"}
 """GPU -> its hardware spec in configs/clusters."""
-REQUIRED = (
-    "recipe",
-    "kind",
-    "task",
-    "needs",
-    "model",
-    "layers",
-    "hidden",
-    "gpu",
-    "num_gpus",
-    "precision",
-    "tp",
-    "pp",
-    "vpp",
-    "micro_batch",
-    "global_batch",
-    "recompute",
-    "fsdp",
-    "moe_dispatcher",
-)
+REQUIRED = ("recipe", "kind", "task", "model", "gpu", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
 # Largest relative difference from the published number of parameters: biases, norms and router corrections of a family.
 TOLERANCE = 0.01
 # Megatron-Bridge, training/mixed_precision.py, by the recipe's word.
@@ -176,14 +157,18 @@ def low_precision_settings(recipe: TunedRecipe) -> Mapping[str, object]:
     """Settings of low precision in addition to the linear layers, of MXFP8 recipes with a full-iteration CUDA graph."""
     if recipe.text("precision") != "fp8mx" or recipe.text("cuda_graph_impl") != "full_iteration":
         return {}
-    return mxfp8_settings(recipe.text("model"), recipe.text("gpu"))
+    model, gpu = (recipe.text(column).lower().replace("-", "_") for column in ("model", "gpu"))
+    fitting = (settings for name, start, settings in BY_MODEL if model.startswith(name) and gpu.startswith(start))
+    return next(fitting, {})
 
 
 def routes_in_fp32(recipe: TunedRecipe) -> bool:
     """True if the router computes in fp32, as the model's default says; not in DeepSeek-V3's recipes under FSDP
     (perf_recipes/deepseek/gb300/deepseek_v3.py: moe_router_dtype "bf16")."""
     sharded = recipe.text("model") == "deepseek_v3" and recipe.says("fsdp")
-    return bool(recipe.whole("experts", 0)) and scores_in_fp32(recipe.text("model")) and not sharded
+    name = recipe.text("model").lower().replace("_", "-")
+    in_fp32 = any(word in name for word in FP32_ROUTERS)
+    return bool(recipe.whole("experts", 0)) and in_fp32 and not sharded
 
 
 def settings_of(recipe: TunedRecipe) -> dict[str, object]:
@@ -303,19 +288,3 @@ def _recompute(recipe: TunedRecipe) -> tuple[str, tuple[str, ...]]:
         return kind or "none", ()
     modules = rest.split("+")
     return "none", tuple(name for name in MODULES if name in modules)
-
-
-def mxfp8_settings(model: str, gpu: str) -> Mapping[str, object]:
-    """The MXFP8 settings of a model on a GPU, whose names may be in any case, with hyphens or underscores; empty for a
-    model without such a recipe."""
-    model, gpu = (name.lower().replace("-", "_") for name in (model, gpu))
-    for model_prefix, gpu_prefix, settings in BY_MODEL:
-        if model.startswith(model_prefix) and gpu.startswith(gpu_prefix):
-            return settings
-    return {}
-
-
-def scores_in_fp32(model: str) -> bool:
-    """True if Megatron-Bridge's model of that name routes in fp32."""
-    name = model.lower().replace("_", "-")
-    return any(word in name for word in FP32_ROUTERS)

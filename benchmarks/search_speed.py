@@ -1,6 +1,6 @@
 """Speed of searches on one core: CPU seconds, plans priced, memory.
 
-    python benchmarks/search_speed.py [--question WORDS ...] [--sweep] [--json FILE]
+    python benchmarks/search_speed.py [--question WORDS ...] [--sweep]
 
 Every question runs in a process of its own (imports, profile and search, as in the main command); the hundred questions
 of ``--sweep`` share a process and a cost model, as a sweep does. "priced" counts feasible plans whose step was computed,
@@ -28,7 +28,6 @@ from solver.analysis.sweep import ProfileCache  # noqa: E402
 from solver.plans.space import full_space  # noqa: E402
 from solver.problem.request import Request, read_request  # noqa: E402
 from solver.search import search  # noqa: E402
-from spec.files import atomic_path, check_outputs  # noqa: E402
 from spec.program.command import OneLineParser, exit_status  # noqa: E402
 
 SWEEP = "sweep"
@@ -147,22 +146,16 @@ def run(arguments: list[str]) -> int:
     parser = OneLineParser(prog="search_speed.py", description="CPU seconds of searches")
     parser.add_argument("--question", nargs="*", choices=[*QUESTIONS, SWEEP], default=list(QUESTIONS))
     parser.add_argument("--sweep", action="store_true", help="also the hundred questions in one process")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.inside:
         print(json.dumps(asdict(measure(options.inside))))
         return 0
-    check_outputs({"--json": options.json}, folders={}, inputs={})
     names = [*options.question, *([SWEEP] if options.sweep else [])]
     measured = [in_a_process(name) for name in names]
     if measured:
         print("\n".join(lines(measured)))
     print(f"{platform.processor() or platform.machine()}, one core, {datetime.date.today().isoformat()}")
-    if options.json:
-        document = {"date": datetime.date.today().isoformat(), "machine": platform.platform(), "runs": measured}
-        with atomic_path(options.json) as temporary:
-            temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

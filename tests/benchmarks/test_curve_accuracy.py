@@ -1,14 +1,13 @@
 """One command prints how well curves, sheets and restated times do, for any folder in the generic form."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks import curve_accuracy
-from benchmarks.modelled_accuracy import SpecScore
+from benchmarks.curve_accuracy import HoldoutResult
+from benchmarks.measured_times import read_folder, tables_by_gpu
+from benchmarks.modelled_accuracy import SpecScore, all_scores
 from spec.errors import ProfileError
 
 SIZES = (512, 1024, 2048, 4096)
@@ -48,43 +47,35 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return curve_accuracy.main()
 
 
-@pytest.fixture
-def document(curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Any]]:
-    """What the benchmark writes of the folder as it stands."""
+Rows = dict[tuple[str, str], HoldoutResult | SpecScore]
 
-    def written() -> dict[str, Any]:
-        out = tmp_path / "out.json"
-        assert run(monkeypatch, "--curves", str(curves), "--draws", "1", "--json", str(out)) in (0, 1)
-        result: dict[str, Any] = json.loads(out.read_text())
-        return result
 
-    return written
+def scored(curves: Path, draws: int = 1, seed: int = 0) -> Rows:
+    """What the benchmark finds in the folder as it stands, by test and GPU."""
+    tables = tables_by_gpu(read_folder(curves)[0])
+    held = [one for gpu, own in tables.items() for one in curve_accuracy.holdout_results(gpu, own, seed, draws)]
+    rows: Rows = {(one.test, one.gpu): one for one in held}
+    return rows | {(one.what, one.gpu): one for one in all_scores(tables)}
 
 
 def test_one_command_prints_all_three_tables(
-    curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    curves: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out.json"
-    code = run(monkeypatch, "--curves", str(curves), "--seed", "3", "--draws", "1", "--json", str(out))
+    code = run(monkeypatch, "--curves", str(curves), "--seed", "3", "--draws", "1")
     printed = capsys.readouterr().out
-    document = json.loads(out.read_text())
-    held = {(row["test"], row["gpu"]) for row in document["rows"]}
-    assert ("gemm (n, k)", "A100-made-up") in held
-    assert ("8 GPUs from 2 and 4", "H100-made-up") in held
-    predicted = {(row["what"], row["gpu"]): row for row in document["modelled"]}
+    rows = scored(curves, seed=3)
+    assert {("gemm (n, k)", "A100-made-up"), ("8 GPUs from 2 and 4", "H100-made-up")} <= rows.keys()
     # Every made-up product above 1 GFLOP: m n k above 2^29, of 2^9 .. 2^12 each (60 of 64).
-    assert predicted["modelled gemm", "A100-made-up"]["points"] == 60
-    assert ("transferred gemm", "A100 -> H100") in predicted
+    assert rows["modelled gemm", "A100-made-up"].points == 60
+    assert ("transferred gemm", "A100 -> H100") in rows
     # 2 to 128 MiB on 2, 4 and 8 GPUs.
-    assert predicted["modelled nccl all_gather", "H100-made-up"]["points"] == 3 * 7
-    assert "notes.csv" in printed
-    for words in ("held out", "modelled gemm", "transferred gemm"):
+    assert rows["modelled nccl all_gather", "H100-made-up"].points == 3 * 7
+    for words in ("notes.csv", "held out", "modelled gemm", "transferred gemm"):
         assert words in printed
-    missed = [one for one in (*document["rows"], *document["modelled"]) if not one["passed"]]
+    # The restated times are off by what the made-up rates are off, and that is a miss.
+    missed = [one for one in rows.values() if not one.passed]
     assert code == (1 if missed else 0)
     assert ("MISSED" in printed) == bool(missed)
-    # The restated times are off by what the made-up rates are off, and that is a miss.
-    assert predicted["modelled nccl", "A100-made-up"]["target"] == 0.2
 
 
 def test_targets_hold_for_neighbouring_generations_only() -> None:
@@ -98,36 +89,32 @@ def test_targets_hold_for_neighbouring_generations_only() -> None:
 
 
 @pytest.mark.parametrize(("kept", "predicted"), [((2, 4), False), ((8,), False), ((4, 8), True)])
-def test_eight_gpus_are_predicted_only_from_fewer(
-    kept: tuple[int, ...], predicted: bool, curves: Path, document: Callable[[], dict[str, Any]]
-) -> None:
+def test_eight_gpus_are_predicted_only_from_fewer(kept: tuple[int, ...], predicted: bool, curves: Path) -> None:
     messages = (curves / "second.csv").read_text().splitlines()
     (curves / "second.csv").write_text(
         "\n".join(row for row in messages if not row.split(",")[2].isdigit() or int(row.split(",")[2]) in kept)
     )
     (curves / "first.csv").unlink()
-    tests = {row["test"] for row in document()["rows"]}
+    tests = {test for test, _ in scored(curves)}
     assert ("8 GPUs from 2 and 4" in tests) is predicted
     assert "collective sizes" in tests
 
 
-def test_times_that_no_two_gpus_share_are_not_transferred(curves: Path, document: Callable[[], dict[str, Any]]) -> None:
+def test_times_that_no_two_gpus_share_are_not_transferred(curves: Path) -> None:
     (curves / "second.csv").unlink()
     header, *rows = (curves / "first.csv").read_text().splitlines()
     apart = [row for row in rows if row.startswith("A100") == (row.split(",")[1] == str(SIZES[-1]))]
     (curves / "first.csv").write_text("\n".join([header, *apart]) + "\n")
-    assert {row["what"] for row in document()["modelled"]} == {"modelled gemm"}
+    assert {test for test, _ in scored(curves)} == {"gemm (n, k)", "modelled gemm"}
 
 
-def test_a_kind_of_which_nothing_is_left_to_fit_is_not_scored(
-    curves: Path, document: Callable[[], dict[str, Any]]
-) -> None:
+def test_a_kind_of_which_nothing_is_left_to_fit_is_not_scored(curves: Path) -> None:
     (curves / "first.csv").unlink()
     with (curves / "second.csv").open("a") as rows:
         rows.write("A100-made-up,all_reduce,8,4194304,50.0\n")
-    held = {(row["test"], row["gpu"]): row for row in document()["rows"]}
-    assert held["8 GPUs from 2 and 4", "A100-made-up"]["points"] == 7
-    assert held["collective sizes", "A100-made-up"]["median"] < 1.0
+    rows = scored(curves)
+    assert rows["8 GPUs from 2 and 4", "A100-made-up"].points == 7
+    assert rows["collective sizes", "A100-made-up"].median < 1.0
 
 
 def test_nothing_to_score_is_said(curves: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Runs between nodes: what counts, on which sheet, with which NICs, and what is refused."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import multinode_accuracy as benchmark
-from benchmarks.multinode_accuracy import COLUMNS, price_runs, read_runs, spec_of
+from benchmarks.multinode_accuracy import COLUMNS, all_scores, price_runs, read_runs, spec_of
 from spec.errors import ProfileError
 
 SIZES = (2**16, 2**22, 2**30)
@@ -44,8 +43,8 @@ def written(folder: Path, rows: list[dict[str, object]]) -> Path:
     return path
 
 
-def run(monkeypatch: pytest.MonkeyPatch, path: Path, out: Path) -> int:
-    monkeypatch.setattr("sys.argv", ["multinode_accuracy.py", "--runs", str(path), "--json", str(out)])
+def run(monkeypatch: pytest.MonkeyPatch, path: Path) -> int:
+    monkeypatch.setattr("sys.argv", ["multinode_accuracy.py", "--runs", str(path)])
     return benchmark.main()
 
 
@@ -56,23 +55,22 @@ def test_the_mean_of_a_run_and_then_over_runs(tmp_path: Path, monkeypatch: pytes
     for one, us, slower in zip(rows, predicted_us(rows), (0.5, 0.1, 0.3, -0.4), strict=True):
         one["time_us"] = us * np.exp(slower)
     rows += [row(run="bad", quality="problem"), row(run="other", gpu="MI300X")]
-    out = tmp_path / "out.json"
-    assert run(monkeypatch, written(tmp_path, rows), out) == 1
-    document = json.loads(out.read_text())
-    scores = {score["what"].strip(): score for score in document["scores"]}
-    assert scores["1 MiB and more"]["error"] == pytest.approx((0.2 + 0.4) / 2)
-    assert scores["1 MiB and more"]["bias"] == pytest.approx((-0.2 + 0.4) / 2)
-    assert not scores["1 MiB and more"]["passed"]
-    assert scores["below 1 MiB"]["error"] == pytest.approx(0.5)
-    assert scores["IB-NDR"]["rows"] == 2
-    assert document["passed_over"] == ["other"]
+    path = written(tmp_path, rows)
+    assert run(monkeypatch, path) == 1
+    priced, passed_over = price_runs(read_runs(path))
+    scores = {score.what.strip(): score for score in all_scores(priced)}
+    assert scores["1 MiB and more"].error == pytest.approx((0.2 + 0.4) / 2)
+    assert scores["1 MiB and more"].bias == pytest.approx((-0.2 + 0.4) / 2)
+    assert scores["below 1 MiB"].error == pytest.approx(0.5)
+    assert scores["IB-NDR"].rows == 2
+    assert passed_over == ["other"]
 
 
 def test_right_times_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row(bytes=size) for size in SIZES]
     for one, us in zip(rows, predicted_us(rows), strict=True):
         one["time_us"] = us
-    assert run(monkeypatch, written(tmp_path, rows), tmp_path / "out.json") == 0
+    assert run(monkeypatch, written(tmp_path, rows)) == 0
 
 
 @pytest.mark.parametrize(
@@ -133,7 +131,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, tmp_path / "none.csv", tmp_path / "out.json") == 2
+    assert run(monkeypatch, tmp_path / "none.csv") == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: --runs {tmp_path / 'none.csv'}: not a CSV file (")
     assert said.count("\n") == 1

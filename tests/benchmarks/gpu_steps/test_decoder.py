@@ -9,7 +9,7 @@ import torch
 from benchmarks import gpu_step
 from benchmarks.gpu_steps.case import DecoderShape, StepCase
 from benchmarks.gpu_steps.one_row import reference_cases
-from benchmarks.gpu_steps.prices import cases_to_measure
+from benchmarks.gpu_steps.rows import cases_to_measure
 from benchmarks.gpu_steps.training import PlainTrainer
 from profdb.cases import AttentionCase, Case, GemmCase, MemoryBoundCase
 from profiler.device import Device

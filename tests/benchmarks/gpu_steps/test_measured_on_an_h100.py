@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_steps.case import DecoderShape, StepCase
-from benchmarks.gpu_steps.prices import price_case
+from benchmarks.gpu_steps.rows import price_case
 from benchmarks.published_profiles import ours
 from profdb.store.data_file import save_profile
 from solver.problem.request import Request

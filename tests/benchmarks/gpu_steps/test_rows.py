@@ -9,8 +9,7 @@ import pytest
 from benchmarks import gpu_step
 from benchmarks.gpu_steps import rows
 from benchmarks.gpu_steps.case import DecoderShape, StepCase, case_of
-from benchmarks.gpu_steps.prices import price_case
-from benchmarks.gpu_steps.rows import row_of
+from benchmarks.gpu_steps.rows import price_case, row_of
 from profdb.cases import CollectiveCase, GemmCase
 from profdb.store.case_file import read_cases
 from solver.problem.request import Request

@@ -11,7 +11,7 @@ from benchmarks import gpu_step
 from benchmarks.gpu_steps import one_row
 from benchmarks.gpu_steps.case import DecoderShape, StepCase
 from benchmarks.gpu_steps.one_row import LAUNCHES, measured
-from benchmarks.gpu_steps.prices import MODEL, price_case
+from benchmarks.gpu_steps.rows import MODEL, price_case
 from benchmarks.gpu_steps.training import PlainTrainer
 from profiler.device import Device
 from profiler.distributed.rank_layout import RankLayout

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks import gpu_step
 from benchmarks.gpu_steps import training
 from benchmarks.gpu_steps.case import DecoderShape, StepCase
-from benchmarks.gpu_steps.prices import price_case
+from benchmarks.gpu_steps.rows import price_case
 from benchmarks.gpu_steps.training import PlainTrainer
 from profiler.device import Device
 from solver.problem.request import Request

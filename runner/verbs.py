@@ -161,7 +161,7 @@ def links(options: argparse.Namespace, root: Path) -> int:
 def add_analyse(verb: argparse.ArgumentParser) -> None:
     """All options of ``analyse``."""
     verb.add_argument("log", type=Path, help="log of a run, ours or AICB's")
-    verb.add_argument("--pictures", type=Path, metavar="FOLDER", help="folder for three PNG files and one HTML page")
+    verb.add_argument("--pictures", type=Path, metavar="FOLDER", help="folder for three PNG files")
 
 
 def add_aiob(verb: argparse.ArgumentParser) -> None:

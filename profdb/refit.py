@@ -28,13 +28,8 @@ Packed = Mapping[str, object]
 def with_fits(profile: ProfileDatabase) -> ProfileDatabase:
     """Returns the profile with valid fits for every family, ready to be saved; valid ones are kept."""
     stale = [table for family, table in profile.tables.items() if stored_curves(profile, family) is None]
-    fits = {
-        family.value: profile.fits[family.value]
-        for family in profile.tables
-        if family not in {table.family for table in stale}
-    }
     # Fits end in any order; the result below has the order of the tables.
-    fits.update((family.value, packed) for family, packed in _pack(stale))
+    fits = dict(profile.fits) | {family.value: packed for family, packed in _pack(stale)}
     return replace(profile, fits={family.value: fits[family.value] for family in profile.tables})
 
 

@@ -102,7 +102,6 @@ BAD_NUMBERS = {
 
 NUMBERS: dict[str, list[str]] = {
     "search world": ["simulation_train_formulaic.py", "--model_size", "7", "--world_size="],
-    "search batch": ["simulation_train_formulaic.py", "--world_size", "8", "--global_batch_size="],
     "search rank": ["simulation_train_formulaic.py", "--world_size", "8", "--rank="],
     "search minutes": ["simulation_train_formulaic.py", "--world_size", "8", "--measure_minutes="],
     "profile size": ["gen_profiler_data.py", "--max_size="],
@@ -110,7 +109,6 @@ NUMBERS: dict[str, list[str]] = {
     "workload gpus": ["run_workload.py", "topology", "-topo", "Spectrum-X", "--gpu="],
     "workload traffic": ["run_workload.py", "traffic", "--group", "tp", "--size_bytes="],
     "generate world": ["run_workload.py", "generate", "--world_size="],
-    "generate layers": ["run_workload.py", "generate", "--num_layers="],
     "import domain": ["profdb", "import", "nccl-tests", "x", "--domain_ranks="],
 }
 
@@ -147,7 +145,6 @@ GENERATE = ["run_workload.py", "generate", "--model_size", "7", "--world_size", 
 INPUTS: dict[str, list[str]] = {
     "config .py": [*SEARCH, "--config", "{}.py"],
     "config .json": [*SEARCH, "--config", "{}.json"],
-    "config .toml": [*SEARCH, "--config", "{}.toml"],
     "profile": [*SEARCH, "--model_size", "7", "--pre_profiling_data_path", "{}.pt"],
     "cluster": [*SEARCH, "--model_size", "7", "--cluster", "{}.toml"],
     "calibration": [*SEARCH, "--config", "configs/7B_internlm2.py", "--calibration", "{}.json"],

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.low_precision import CAST_AGAIN, cast_calls
 from ops.memory_bound import bytes_moved, bytes_moved_per_element
 from ops.op import Attention, BatchedGemm, Comm, Lane, MemoryBound, Pass, Phase
 from ops.roles import Module, Role
@@ -76,13 +75,6 @@ def test_mxfp8_of_torchao_casts_each_order_when_it_is_read(preset: str) -> None:
     ]
     assert kept[0] == kept[1]
     assert not any(op.cached_bytes.any() for op in piece.forward)
-
-
-def test_two_kernels_cast_two_orders_apart() -> None:
-    precision = replace(asked().precision, scale_recipe="mx", scaling="dynamic")
-    passes = CAST_AGAIN.gradient
-    (cast,) = cast_calls(passes, np.array([8]), np.array([1.0]), precision)
-    assert (cast.kernel, float(cast.times[0])) == ("quantize", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -277,10 +269,6 @@ def attention_casts_and_bytes(**precision: str) -> tuple[list[MemoryBound], floa
 
 def moved(casts: list[MemoryBound], phase: Phase) -> float:
     return sum(float(bytes_moved(op)[0]) for op in casts if op.phase is phase)
-
-
-def test_attention_in_16_bits_casts_nothing() -> None:
-    assert attention_casts_and_bytes()[0] == []
 
 
 def test_a_known_scale_is_cast_to_once_and_what_the_kernel_makes_is_brought_back() -> None:

@@ -44,9 +44,7 @@ def refused(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Call
     ("flags", "said"),
     [
         (("--only", "linea"), "linea"),
-        (("--only", ""), "--only"),
         (("--max_size", "big"), "big"),
-        (("--max_size", "-4KiB"), "--max_size"),
         (("--budget_minutes", "nan"), "--budget_minutes"),
         (("--timeout_s", "-1"), "--timeout_s"),
         (("--ranks_per_domain", "3"), "--ranks_per_domain"),

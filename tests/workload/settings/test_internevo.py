@@ -16,9 +16,7 @@ from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, RopeScaling, RopeSpec
 from spec.model import MlpSpec, ModelSpec
 from spec.readers.internlm import read_internlm_config
-from spec.readers.read_config import read_config
 from tests.solver.questions import small_model, with_block
-from tests.workload.generator import ROOT
 from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
 from tests.workload.settings.problems import asked, known
 from workload.settings.internevo import (
@@ -80,15 +78,6 @@ def test_a_config_reads_back_as_the_plan(case: Case, tmp_path_factory: pytest.Te
     assert replace(read.model, source="") == replace(model, source="")
 
 
-@pytest.mark.parametrize("config", ["7B_internlm2.py", "70B_llama2.py", "72B_qwen2.py", "8x7B_mixtral.py"])
-def test_models_read_back(config: str, tmp_path: Path) -> None:
-    model = read_config(ROOT / "configs" / config).model
-    plan = replace(PLAN, tp=8, dp=2, zero_stage=1, zero_size=2, num_micro=2, etp=8 if model.blocks[0].block.moe else 1)
-    path = tmp_path / config
-    path.write_text(internevo_settings(asked(plan, model=model), plan).text)
-    assert replace(read_internlm_config(path).model, source="") == replace(model, source="")
-
-
 def sections(plan: Plan, **changes: Any) -> dict[str, Any]:
     """The names of the config that a plan becomes."""
     names: dict[str, Any] = {}
@@ -118,13 +107,6 @@ def test_a_share_is_the_quotient_where_that_counts_right() -> None:
     assert int(49 * checkpoint_share(1, frozenset({49}))) == 1
     with pytest.raises(ExportError, match="7 recomputed layers on stages of 7 or 8"):
         checkpoint_share(7, frozenset({7, 8}))
-
-
-def test_what_internevo_requires_is_there() -> None:
-    config = sections(PLAN)
-    assert config["model"]["apply_post_layer_norm"] is False
-    assert {"pack_sample_into_one", "rampup_batch_size"} <= config["data"].keys()
-    assert sections(PLAN, job={"flash_attention": False})["data"]["use_packed_dataset"] is False
 
 
 def test_zero_over_all_ranks_is_minus_one() -> None:

@@ -10,7 +10,7 @@ from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
 from spec.errors import ExportError
-from spec.frameworks import framework_names, framework_preset
+from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionSpec, QkNormWeights
 from spec.model import ModelSpec, NormKind, NormPlace
 from spec.readers.read_config import read_config
@@ -20,7 +20,7 @@ from tests.workload.settings.problems import asked
 from tests.workload.settings.test_refusals import NAMES, PLANS
 from workload.launch_files import EXPORTERS
 from workload.settings import deepspeed, internevo, megatron
-from workload.settings.frameworks import WRITTEN, check_framework
+from workload.settings.frameworks import WRITTEN
 
 # A plan in which the key is said.
 CHANGES: dict[str, dict[str, object]] = {
@@ -71,33 +71,7 @@ def test_a_key_without_a_setting_is_refused_by_name(name: str, write: Callable[.
         write(asked, plan)
 
 
-def test_a_plan_that_sets_nothing_is_written_by_all() -> None:
-    for name, write, _ in WRITERS:
-        asked = question(world_size=1, sequences=1, preset=framework_preset(name), model=small_model(layers=8))
-        write(asked, Plan(strategy="mtp", preset=name))
-
-
 # Which exporter writes plans of which framework.
-
-
-@pytest.mark.parametrize(
-    ("exporter", "preset", "wanted"),
-    [
-        ("megatron", "internevo", "megatron or zero-bubble"),
-        ("deepspeed", "megatron", "deepspeed"),
-        ("internevo", "fsdp", "internevo"),
-    ],
-)
-def test_an_exporter_writes_plans_of_its_own_frameworks(exporter: str, preset: str, wanted: str) -> None:
-    with pytest.raises(ExportError, match=f"--export_{exporter}: .* --framework {wanted}"):
-        check_framework([exporter], preset)
-    check_framework(["trace"], preset)
-    for framework in WRITTEN[exporter].frameworks:
-        check_framework([exporter], framework)
-
-
-def test_frameworks_are_presets() -> None:
-    assert {preset for one in WRITTEN.values() for preset in one.frameworks} <= set(framework_names())
 
 
 # Every exporter against every key of a model: it writes the key, refuses it in one line, or leaves the model

@@ -16,15 +16,8 @@ from tests.solver.questions import small_model, with_block
 from tests.workload.generator import ROOT
 from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.problems import asked, flags_in, known, says, under
-from workload.settings.megatron import (
-    check_megatron,
-    fact_flags,
-    fact_omissions,
-    flag_lines,
-    megatron_flags,
-    megatron_settings,
-)
+from tests.workload.settings.problems import asked, flags_in, says, under
+from workload.settings.megatron import fact_flags, fact_omissions, flag_lines, megatron_flags, megatron_settings
 
 LIST = "megatron-core-0.14"
 FSP = Plan(strategy="fsp", preset="megatron")
@@ -181,15 +174,6 @@ def test_what_core_0_19_brought() -> None:
     assert megatron_flags(asked(FSP, model=routed), FSP)["--moe-latent-size"] == 64
 
 
-def test_a_model_that_no_plan_can_run_is_known_before_there_is_one() -> None:
-    odd = with_block(small_model(layers=8), parallel_residual=True)
-    with pytest.raises(ExportError, match="parallel residuals"):
-        check_megatron(*known(FSP, model=odd))
-    with pytest.raises(ExportError, match="fp4 products"):
-        check_megatron(*known(FSP, job={"linear": "fp4"}))
-    check_megatron(*known(FSP))
-
-
 # Rotary base and scaling, epsilons and routers as Megatron-LM is told them, and what it cannot be told.
 
 SMALL = small_model(layers=8)
@@ -202,11 +186,6 @@ LLAMA3 = RopeScaling(kind="llama3", factor=8.0, original_positions=8192, slow=1.
 
 def facts(model: ModelSpec) -> dict[str, str | None]:
     return flags_in(" ".join(flag_lines(fact_flags(model))))
-
-
-def test_what_a_config_does_not_say_is_not_told() -> None:
-    assert fact_flags(SMALL) == {}
-    assert fact_omissions(SMALL) == ()
 
 
 def test_deepseek_as_nvidia_launches_it() -> None:

@@ -159,10 +159,7 @@ def exports(exporter: str, framework: str, *keys: str) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize(
-    ("exporter", "framework"),
-    [pytest.param(*case, marks=[] if case[1] != "zero-bubble" else pytest.mark.nightly) for case in CASES],
-)
+@pytest.mark.parametrize(("exporter", "framework"), CASES)
 def test_no_setting_of_a_job_is_passed_over_in_silence(exporter: str, framework: str) -> None:
     own = exports(exporter, framework)
     assert any("has no setting" not in text for text in own)

@@ -135,11 +135,8 @@ CASES |= {
     )
 }
 
-# Strategies with their recomputation, experts, offload and low precision; the others differ in one of these.
-DAILY = frozenset(
-    {"selective, unfused", "tied, stages", "experts, CUDA graphs", "latents, modules again", "isp", "ZeRO-3 in slices"}
-    | {"offloaded layers", "ulysses"}
-)
+# Strategies that other cases run with more beside them.
+BY_NIGHT = frozenset({"mtp", "fsp", "msp"})
 
 
 def told(case: Case) -> dict[str, object]:
@@ -202,7 +199,7 @@ def all_different() -> Callable[[], str]:
 
 @pytest.mark.parametrize("labels", [all_alike, pytest.param(all_different, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in DAILY else pytest.mark.nightly) for name in CASES]
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in BY_NIGHT else []) for name in CASES]
 )
 def test_no_second_and_no_byte_is_told_by_a_label(
     name: str, labels: Callable[[], Callable[[], str]], monkeypatch: pytest.MonkeyPatch

@@ -118,6 +118,7 @@ def add_links(verb: argparse.ArgumentParser) -> None:
     table.add_argument("--iters", type=ONE_OR_MORE, default=20, help="calls of a time (default 20)")
     table.add_argument("--warmup", type=ANY_NUMBER, default=5, help="calls before (default 5)")
     table.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of the buffers (default bf16)")
+    table.add_argument("--symmetric", action="store_true", help="also by torch's symmetric memory (NVLink)")
     table.add_argument("--no_table", action="store_true", help="pairs alone")
     pairs = verb.add_argument_group("pairs of nodes, or of the ranks of one node")
     pairs.add_argument("--pair_bytes", type=byte_count, default=64 << 20, help="size of a message (default 64MiB)")
@@ -147,6 +148,7 @@ def links(options: argparse.Namespace, root: Path) -> int:
         iterations=options.iters,
         warmup=options.warmup,
         dtype=options.dtype,
+        symmetric=options.symmetric,
     )
     links_options = LinksOptions(
         device=options.device,
@@ -161,7 +163,7 @@ def links(options: argparse.Namespace, root: Path) -> int:
 def add_analyse(verb: argparse.ArgumentParser) -> None:
     """All options of ``analyse``."""
     verb.add_argument("log", type=Path, help="log of a run, ours or AICB's")
-    verb.add_argument("--pictures", type=Path, metavar="FOLDER", help="folder for three PNG files")
+    verb.add_argument("--pictures", type=Path, metavar="FOLDER", help="folder for three PNG files and one HTML page")
 
 
 def add_aiob(verb: argparse.ArgumentParser) -> None:

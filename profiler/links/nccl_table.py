@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.distributed as dist
 
 from profiler.benchmarks import torch_collectives
 from profiler.benchmarks.launched import Call, Stopwatch
@@ -34,7 +35,8 @@ PERIOD = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequest:
-    """What to run: sizes from ``least_bytes`` to ``most_bytes`` by ``factor``, ``iterations`` after ``warmup``."""
+    """What to run: sizes from ``least_bytes`` to ``most_bytes`` by ``factor``, ``iterations`` after ``warmup``; ``symmetric``
+    adds torch's collectives in symmetric memory."""
 
     collectives: tuple[Collective, ...] = tuple(NAMES)
     least_bytes: int = 1024
@@ -43,6 +45,7 @@ class TableRequest:
     iterations: int = 20
     warmup: int = 5
     dtype: str = "bf16"
+    symmetric: bool = False
 
     def sizes(self, ranks: int) -> Iterator[int]:
         """Bytes of each row, rounded up to equal parts."""
@@ -209,6 +212,59 @@ EXCHANGES: dict[Collective, Callable[[Party, int, bool], CheckedCollective | Non
 }
 
 
+# The same in symmetric memory (torch.distributed._symmetric_memory), inside an NVLink domain.
+
+
+def symmetric_all_reduce(operation: str) -> Callable[[Party, int, bool], CheckedCollective | None]:
+    """The sum in place by an operation of torch.ops.symm_mem."""
+
+    def exchange(party: Party, elements: int, in_place: bool) -> CheckedCollective | None:
+        if not in_place:
+            return None
+        buffer, group = symmetric_buffer(elements, party)
+        start = party.addends(elements)
+        run = getattr(torch.ops.symm_mem, operation)
+        return CheckedCollective(
+            call=lambda: run(buffer, "sum", group),
+            fill=lambda: buffer.copy_(start),
+            result=buffer,
+            expected=party.sums(elements),
+        )
+
+    return exchange
+
+
+def symmetric_all_gather(party: Party, elements: int, in_place: bool) -> CheckedCollective | None:
+    """All parts, by multicast stores into every rank's buffer."""
+    if in_place:
+        return None
+    start = party.own(elements // party.ranks)
+    whole, group = symmetric_buffer(elements, party)
+    return CheckedCollective(
+        call=lambda: torch.ops.symm_mem.multimem_all_gather_out(start, group, whole),
+        fill=whole.zero_,
+        result=whole,
+        expected=party.everyone(start.numel()),
+    )
+
+
+def symmetric_buffer(elements: int, party: Party) -> tuple[torch.Tensor, str]:
+    """A buffer at the same place on every rank, and the name of the group of all ranks."""
+    from torch.distributed import _symmetric_memory as symmetric_memory
+
+    group = dist.distributed_c10d._get_default_group()
+    buffer = symmetric_memory.empty(elements, dtype=party.dtype, device=party.where)
+    symmetric_memory.rendezvous(buffer, group.group_name)
+    return buffer, group.group_name
+
+
+SYMMETRIC: dict[str, tuple[Collective, Callable[[Party, int, bool], CheckedCollective | None]]] = {
+    "multimem_all_reduce_": (Collective.ALL_REDUCE, symmetric_all_reduce("multimem_all_reduce_")),
+    "two_shot_all_reduce_": (Collective.ALL_REDUCE, symmetric_all_reduce("two_shot_all_reduce_")),
+    "multimem_all_gather_out": (Collective.ALL_GATHER, symmetric_all_gather),
+}
+
+
 # The table.
 
 HEADING = """#
@@ -218,10 +274,13 @@ HEADING = """#
 
 
 def tables(request: TableRequest, world: World, clock: Stopwatch, hosts: Sequence[str]) -> Iterator[str]:
-    """The lines of a table for each collective, the same on every rank."""
+    """The lines of a table for each collective, the same on every rank; those of symmetric memory on a GPU that can."""
     party = Party(rank=world.rank, ranks=world.size, dtype=torch_dtype(request.dtype), where=world.device.torch_device)
     for kind in request.collectives:
         yield from table(request, world, clock, hosts, (NAMES[kind][0], kind, partial(EXCHANGES[kind], party)))
+    for operation, (kind, exchange) in SYMMETRIC.items() if request.symmetric else ():
+        yield f"# torch.ops.symm_mem.{operation}"
+        yield from table(request, world, clock, hosts, (NAMES[kind][0], kind, partial(exchange, party)))
 
 
 MakesCollective = Callable[[int, bool], CheckedCollective | None]

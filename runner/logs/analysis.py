@@ -266,6 +266,6 @@ def analysis_lines(path: Path, pictures: Path | None) -> list[str]:
     lines = [*summary_lines(log), *incomplete, *outlier_lines(log), *slow]
     if pictures is None:
         return lines
-    from runner.logs.pictures import write_pictures
+    from runner.logs.pictures import write_page
 
-    return lines + [f"wrote {file}" for file in write_pictures(log, pictures, name)]
+    return lines + [f"wrote {file}" for file in write_page(log, pictures, name, lines)]

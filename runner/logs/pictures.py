@@ -1,5 +1,8 @@
-"""Pictures of a log."""
+"""Pictures of a log, and an HTML page of them with the summary."""
 
+import base64
+import html
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -7,22 +10,44 @@ from matplotlib.figure import Figure
 
 from profiler.pictures.plot_style import COLOURS, MARKERS, byte_label, new_figure, powers_axis
 from runner.logs.log import Log
-from spec.files import make_folder
-from workload.pictures import save_figure
+from spec.files import atomic_file, atomic_path, make_folder
 
+PICTURE_DPI = 130
 LEGEND_INCHES = 2.2
 
 
-def write_pictures(log: Log, folder: Path, name: str) -> list[Path]:
-    """The files written into ``folder``: NAME_iterations.png, _operations.png and _bandwidth.png. Raises ExportError if they cannot be written."""
+def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[Path]:
+    """The files written into ``folder``: NAME_iterations.png, _operations.png, _bandwidth.png, and NAME.html with these
+    and ``lines``. Raises ExportError if they cannot be written."""
     make_folder(folder)
     figures = {"iterations": iterations(log), "operations": operations(log), "bandwidth": bandwidth(log)}
     pictures = []
     for what, figure in figures.items():
         path = folder / f"{name}_{what}.png"
-        save_figure(figure, path)
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, dpi=PICTURE_DPI, format="png")
         pictures.append(path)
-    return pictures
+    page = folder / f"{name}.html"
+    with atomic_file(page) as handle:
+        handle.write(page_text(name, lines, pictures))
+    return [*pictures, page]
+
+
+def page_text(name: str, lines: Sequence[str], pictures: Sequence[Path]) -> str:
+    """The HTML page; the pictures are embedded."""
+    images = "\n".join(
+        f"<h2>{html.escape(path.stem.removeprefix(f'{name}_'))}</h2>\n"
+        f'<img alt="{html.escape(path.stem)}" src="data:image/png;base64,'
+        f'{base64.b64encode(path.read_bytes()).decode("ascii")}">'
+        for path in pictures
+    )
+    title = html.escape(name)
+    text = html.escape("\n".join(lines))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        "<style>body{font-family:sans-serif;margin:2em}pre{overflow:auto;white-space:pre-wrap}img{max-width:100%}</style></head>\n"
+        f"<body><h1>{title}</h1>\n<pre>{text}</pre>\n{images}\n</body></html>\n"
+    )
 
 
 def legend_right(figure: Figure, axes: Axes) -> None:

@@ -32,7 +32,7 @@ from runner.logs.log import (
     size_text,
     with_time,
 )
-from runner.logs.pictures import bandwidth, iterations, operations
+from runner.logs.pictures import bandwidth, iterations, operations, page_text
 from spec.errors import ExportError
 from tests.runner.replay.test_program import END, collective
 from workload.aicb.csv_workload import GeneralItem, Workload
@@ -150,6 +150,17 @@ def test_what_is_added_lies_on_the_disk_before_the_end(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a_log.csv"]
 
 
+def test_an_error_keeps_the_log(tmp_path: Path) -> None:
+    def run() -> float:
+        with closing(LogFile(tmp_path / "a_log.csv")) as file:
+            file.add(ROWS)
+            return 1 / len(ROWS[:0])
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert len((tmp_path / "a_log.csv").read_text().splitlines()) == 6
+
+
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a_log.csv.part").symlink_to("/dev/full")
     with pytest.raises(ExportError, match=r"a_log\.csv: cannot be written: No space left on device"):
@@ -166,6 +177,12 @@ def test_a_disk_that_fills_keeps_the_whole_rows_before(tmp_path: Path, monkeypat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a_log.csv"]
     lines = (tmp_path / "a_log.csv").read_text().splitlines()
     assert lines[1:] == [",".join(one.cells()) for one in ROWS[:2]]
+
+
+def test_a_folder_that_is_a_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("")
+    with pytest.raises(ExportError, match="cannot be written"):
+        LogFile(tmp_path / "logs" / "a_log.csv")
 
 
 def log(*times_ms: float) -> Log:
@@ -267,9 +284,9 @@ def test_a_log_with_its_ranks_and_pictures(tmp_path: Path) -> None:
     assert "the log ends inside epoch 1" in lines
     assert any(line.startswith("slow: rank 1 of stage 0") for line in lines)
     assert sorted(path.name for path in (tmp_path / "pics").iterdir()) == [
-        *("a_bandwidth.png", "a_iterations.png", "a_operations.png")
+        *("a.html", "a_bandwidth.png", "a_iterations.png", "a_operations.png")
     ]
-    assert lines[-1] == f"wrote {tmp_path / 'pics' / 'a_bandwidth.png'}"
+    assert lines[-1] == f"wrote {tmp_path / 'pics' / 'a.html'}"
 
 
 LOG = Log.of(ROWS)
@@ -285,7 +302,27 @@ def test_operations_of_an_iteration_stand_upon_each_other() -> None:
     assert bar.get_height() == 5.0
 
 
+def test_a_legend_covers_no_bar() -> None:
+    figure = operations(LOG)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().x0 >= axes.get_window_extent().x1
+
+
 def test_bandwidth_over_size() -> None:
     large = with_time(replace(collective(), msg_size=2**30), 0.5)
     (points,) = bandwidth(Log.of([epoch_end(1.0), large, epoch_end(1.0)])).axes[0].lines
     assert (list(points.get_xdata()), list(points.get_ydata())) == ([2**30], [2.0])
+
+
+def test_a_page_holds_its_pictures_and_no_markup_of_names(tmp_path: Path) -> None:
+    picture = tmp_path / "p.png"
+    picture.write_bytes(b"png")
+    text = page_text("<b>", ["a < b"], [picture])
+    assert "<b>" not in text
+    assert "a &lt; b" in text
+    assert 'src="data:image/png;base64,cG5n"' in text
+    assert "<h2>p</h2>" in text
+    assert "http" not in text

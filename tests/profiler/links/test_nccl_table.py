@@ -10,7 +10,7 @@ import torch
 from profdb.cases import CollectiveCase
 from profdb.importers.nccl_tests import read_nccl_tests
 from profiler.links import nccl_table
-from profiler.links.nccl_table import Party, TableRequest, addends, digits, total, values
+from profiler.links.nccl_table import SYMMETRIC, Party, TableRequest, addends, digits, total, values
 from pss.command import main
 from spec.collectives import Collective
 from tests.profiler.distributed.test_world import environment
@@ -97,6 +97,30 @@ def test_every_result_is_checked(kind: Collective, monkeypatch: pytest.MonkeyPat
         assert (exchange.wrong(), exchange.wrong()) == (0, 0)  # the second as the first: nothing is left of it
         monkeypatch.setattr(nccl_table, "torch_collectives", OneOfTwo(1.0))
         assert exchange.wrong() > 0
+
+
+@pytest.mark.parametrize("operation", SYMMETRIC)
+def test_symmetric_memory_is_asked_as_torch_declares_it(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own schema binds the call; the buffer is what a kernel of it wants."""
+    import torch.distributed._symmetric_memory
+
+    party = Party(rank=1, ranks=2, dtype=torch.bfloat16, where=torch.device("meta"))
+    monkeypatch.setattr(nccl_table, "symmetric_buffer", lambda elements, party: (party.own(elements), "0"))
+    seen: list[tuple[object, ...]] = []
+    operations = {name: lambda *words: seen.append(words) for name in SYMMETRIC}
+    schema = getattr(torch.ops.symm_mem, operation).default._schema
+    monkeypatch.setattr(
+        torch.ops, "symm_mem", type("Operations", (), {k: staticmethod(v) for k, v in operations.items()})
+    )
+    kind, make = SYMMETRIC[operation]
+    exchange = make(party, 64, kind is Collective.ALL_REDUCE)
+    assert exchange is not None
+    exchange.call()
+    (words,) = seen
+    assert len(words) == len(schema.arguments)
+    for word, argument in zip(words, schema.arguments, strict=True):
+        assert isinstance(word, torch.Tensor if "Tensor" in str(argument.type) else str)
+    assert exchange.expected.shape == exchange.result.shape
 
 
 def test_sizes_go_by_the_factor_in_equal_parts() -> None:

@@ -201,13 +201,19 @@ def stage_times(
     )
 
 
+def timer_of(layers: LayerTable, op_timer: OpTimer) -> OpTimer:
+    """Returns the timer with what it has told of these layers under any recompute policy."""
+    _, known = layers.memo.times.setdefault(id(op_timer), (op_timer, {}))
+    return op_timer.remembering(known)
+
+
 def piece_times(table: Estimate, op_timer: OpTimer) -> list[LayerTimes]:
     """Returns the times of LayerTable.stage_pieces, for every layer row."""
     layers, split = table.layers, table.plans.schedule.splits_backward
     job = layers.bare.context.job
     # Runs of equal blocks share one piece, which is timed once.
     cache: dict[int, LayerTimes] = {}
-    op_timer = op_timer.remembering()
+    op_timer = timer_of(layers, op_timer)
     times: list[LayerTimes] = []
     for piece in layers.stage_pieces:
         if id(piece) not in cache:

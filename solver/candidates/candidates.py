@@ -14,14 +14,23 @@ import numpy as np
 
 from ops.layout import unique_rows
 from ops.op import Axis, Comm, Lane
-from solver.estimate import Estimate, StageTimes, StepTime, assemble_step, least_ends_s, pipelines, stage_times, steps_s
+from solver.estimate import (
+    Estimate,
+    StageTimes,
+    StepTime,
+    assemble_step,
+    least_ends_s,
+    pipelines,
+    stage_times,
+    steps_s,
+    timer_of,
+)
 from solver.pipeline.spans import spans_of
 from solver.plans.layers import LayerTable, layer_keys, layer_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.simplicity import num_switches
 from solver.problem.problem import Problem, cost_under
 from solver.times.layer_times import KERNELS, LayerTimes
-from solver.times.op_times import OpTimer
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
 from spec.errors import MissingCurveError
 
@@ -166,12 +175,10 @@ class LeastSteps:
     """Lower bounds of steps that need no memory and no stages: of the kernels of the whole model and the collectives
     inside a replica that it waits for, however they are spread over stages.
 
-    Few columns decide these, whatever ZeRO shards: tables asked for one after another share ``layers`` and what their
-    ``timer`` remembers."""
+    Few columns decide these, whatever ZeRO shards: tables asked for one after another share ``layers``."""
 
     problem: Problem
     layers: LayerTable | None = None
-    timer: OpTimer | None = None
 
     def of(self, plans: PlanTable) -> FloatArray:
         """Returns the bound of every plan's step; 0 under a calibration, which scales times."""
@@ -180,12 +187,10 @@ class LeastSteps:
         model, job, traits = self.problem.model, self.problem.job, plans.schedule.traits
         whole = replace(plans, layout=replace(plans.layout, zero_stage=plans.layout.constant(0)))
         first, row = unique_rows(layer_keys(job, whole.layout))
-        layers = layer_table(model, job, whole.take(first), self.layers)
-        if self.timer is None or self.layers is None or layers.bare is not self.layers.bare:
-            self.timer = self.problem.op_timer.remembering()
-        self.layers = layers
+        layers = self.layers = layer_table(model, job, whole.take(first), self.layers)
+        timer = timer_of(layers, self.problem.op_timer)
         # Kernels may take less in a layer than alone; of two chunks that run together one hides the other's exchange.
-        kernels, axes = KERNELS if self.timer.layers is None else (), () if traits.pairs else WAITED_AXES
+        kernels, axes = KERNELS if timer.layers is None else (), () if traits.pairs else WAITED_AXES
         # Where some layers are recomputed, those that are not come last.
         pieces = (*layers.ops.blocks[-len(model.blocks) :], layers.ops.embedding, layers.ops.head)
         pass_s = np.zeros(len(layers.layout))
@@ -195,7 +200,7 @@ class LeastSteps:
                 if waited and op.lane is Lane.MAIN:
                     # What no profile has measured may be of plans that do not fit.
                     with suppress(MissingCurveError):
-                        pass_s = pass_s + self.timer.time(op, layers.layout).seconds * count
+                        pass_s = pass_s + timer.time(op, layers.layout).seconds * count
         # The busiest of equal stages works through its part of every micro-batch. A stage of one chunk waits besides, for
         # the first forward and with the last backward, for those before it: t[0] + ... + t[s-1] + num_micro t[s] is least
         # at its largest where it is the same for all stages s, of which each then takes 1 - 1 / num_micro of the one

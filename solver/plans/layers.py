@@ -7,7 +7,7 @@ operations of layers without it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,10 +77,12 @@ class RecomputePolicy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Memo:
-    """Operations by recompute policy, and bytes by the id of a piece; the operations keep the pieces alive."""
+    """Operations by recompute policy, and bytes by the id of a piece; the operations keep the pieces alive. ``times``
+    are what a timer, by its id, has told of operations (solver.estimate.timer_of)."""
 
     ops: dict[RecomputePolicy, ModelOps] = field(default_factory=dict)
     bytes: dict[int, LayerBytes] = field(default_factory=dict)
+    times: dict[int, tuple[object, dict[tuple[object, ...], Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

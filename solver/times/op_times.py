@@ -180,10 +180,10 @@ class OpTimer:
             else NOTHING_MEASURED,
         )
 
-    def remembering(self) -> "OpTimer":
-        """Returns a timer for one layout that times equal operations once: most of a layer's are there again, in
-        recomputed forwards, in first layers and in other blocks."""
-        return replace(self, known={})
+    def remembering(self, known: dict[tuple[object, ...], TimedOp]) -> "OpTimer":
+        """Returns a timer for one layout that times equal operations once, and writes them into ``known``: most of a
+        layer's are there again, in recomputed forwards, in first layers and in other blocks."""
+        return replace(self, known=known)
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
         """Returns the seconds of one operation for every row of ``layout``."""

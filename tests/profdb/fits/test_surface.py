@@ -101,14 +101,15 @@ def test_arrays_tell_what_the_library_tells() -> None:
     assert predicted == pytest.approx(model.predict(asked), abs=1e-9)
 
 
-def test_trees_help_scattered_samples_with_a_step_and_leave_samples_alone() -> None:
+def test_trees_help_scattered_samples_with_a_step_and_leave_samples_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surface, "TREES", 30)
     rng = np.random.default_rng(1)
-    m, k, n = ((2.0 ** rng.uniform(8, 14, 1200)).astype(np.int64) for _ in range(3))
+    m, k, n = ((2.0 ** rng.uniform(8, 14, 800)).astype(np.int64) for _ in range(3))
     # kernels chosen by steps in all three sizes, which planes and means smear
     slow = 1.0 + (n > 2000) + 2.0 * (m > 1500) + 0.5 * (k > 3000)
     seconds = 2.0 * m * k * n / 4e14 * slow + 5e-6
     columns = {"batch": np.ones_like(m), "m": m, "k": k, "n": n}
-    seen, hidden = np.arange(600), np.arange(600, 1200)
+    seen, hidden = np.arange(500), np.arange(500, 800)
 
     def part(rows: np.ndarray) -> dict[str, np.ndarray]:
         return {name: column[rows] for name, column in columns.items()}

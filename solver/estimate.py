@@ -204,7 +204,7 @@ def stage_times(
 def timer_of(layers: LayerTable, op_timer: OpTimer) -> OpTimer:
     """Returns the timer with what it has told of these layers under any recompute policy."""
     _, known = layers.memo.times.setdefault(id(op_timer), (op_timer, {}))
-    return op_timer.remembering(known)
+    return replace(op_timer, known=known)
 
 
 def piece_times(table: Estimate, op_timer: OpTimer) -> list[LayerTimes]:

@@ -180,21 +180,13 @@ class OpTimer:
             else NOTHING_MEASURED,
         )
 
-    def remembering(self, known: dict[tuple[object, ...], TimedOp]) -> "OpTimer":
-        """Returns a timer for one layout that times equal operations once, and writes them into ``known``: most of a
-        layer's are there again, in recomputed forwards, in first layers and in other blocks."""
-        return replace(self, known=known)
-
     def time(self, op: Op, layout: Layout) -> TimedOp:
-        """Returns the seconds of one operation for every row of ``layout``."""
-        if self.known is None:
-            return self._time(op, layout)
-        key = timed_content(op)
-        if key not in self.known:
-            self.known[key] = self._time(op, layout)
-        return replace(self.known[key], op=op)
-
-    def _time(self, op: Op, layout: Layout) -> TimedOp:
+        """Returns the seconds of one operation for every row of ``layout``. With ``known``, of this layout alone, equal
+        operations are timed once: most of a layer's are there again, in recomputed forwards, first layers and other
+        blocks."""
+        key = timed_content(op) if self.known is not None else ()
+        if self.known and key in self.known:
+            return replace(self.known[key], op=op)
         rows, world = len(layout), layout.world_size
         # Factor of a step's load, seconds that a loaded GPU adds, and the share of a second wave.
         load = 1.0
@@ -239,7 +231,7 @@ class OpTimer:
             case _:
                 part = family = "optimizer"
                 estimate = self._kernel(op)
-        return TimedOp(
+        timed = TimedOp(
             op=op,
             part=part,
             family=family,
@@ -251,6 +243,7 @@ class OpTimer:
             losses=self.losses(op, layout) if self.overlap else None,
             second_wave=second_wave,
         )
+        return timed if self.known is None else self.known.setdefault(key, timed)
 
     def _kernel(self, op: Op) -> TimeEstimate:
         """Returns the time of what a rank does alone, of products by the kernels that the framework starts for them."""

@@ -245,7 +245,7 @@ def test_equal_operations_are_timed_once_and_take_what_they_do_alone() -> None:
     ops = written(problem.model, problem.job, "fsp", layout, "full")
     every = [op for piece in (*ops.blocks, ops.embedding, ops.head) for op in (*piece.forward, *piece.backward)]
     every += [replace(op, repeat=3 * op.repeat) for op in every]
-    timer = problem.op_timer.remembering({})
+    timer = replace(problem.op_timer, known={})
     for op in every:
         once, alone = timer.time(op, layout), problem.op_timer.time(op, layout)
         for name in (one.name for one in fields(TimedOp)):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a profile to a verified plan on this machine: measures a profile if there is none, searches, trains the best plans for
-# a few steps, compares each with its prediction, calibrates and searches again.
+# a few steps, compares each with its prediction, calibrates and, if factors explain the steps, searches again.
 #
 #   scripts/check_plans.sh --config configs/7B_internlm2.py --nproc 8 --global_batch_size 4194304 --profile prof_data/mine.pt --out checked
 #
@@ -68,6 +68,10 @@ while IFS= read -r plan <&3; do
     python run_workload.py compare "$out/step_$number.json" "${times[@]}" --append "$out/steps.csv"
 done 3<"$out/plans.txt"
 
-python -m solver.calibrate --steps "$out/steps.csv" --pre_profiling_data_path "$profile" --missing modelled \
-    --out "$out/calibration.toml"
+# Steps that no factors explain, as on a busy machine, are an answer too: calibrate says why.
+if ! python -m solver.calibrate --steps "$out/steps.csv" --pre_profiling_data_path "$profile" --missing modelled \
+    --out "$out/calibration.toml"; then
+    printf '\nno calibration: the comparisons above stand\n'
+    exit 0
+fi
 python simulation_train_formulaic.py "${question[@]}" --calibration "$out/calibration.toml" --json "$out/calibrated.json"

@@ -104,9 +104,9 @@ def ran(command: Path, folder: Path, words: str) -> subprocess.CompletedProcess[
     ("words", "said"),
     [
         ("--version", VERSION),
-        ("search --model_size 7 --world_size 128 --global_batch_size 4194304 --top_k 1", "best 1 plans"),
-        ("search --config 8B_llama3 --cluster b200 --world_size 8 --global_batch_size 524288 --top_k 1", "best 1"),
-        ("price tp=2,pp=1 --config configs/8B_llama3.py --world_size 8 --global_batch_size 524288", "slowest"),
+        ("search --model_size 7 --world_size 128 --global_batch_size 4194304 --top_k 1", "\nbest "),
+        ("search --config 8B_llama3 --cluster b200 --world_size 8 --global_batch_size 524288 --top_k 1", "\nbest "),
+        ("price tp=2,pp=1 --config configs/8B_llama3.py --world_size 8 --global_batch_size 524288", "\nplan "),
         ("explain tp=2 --config 8B_llama3 --world_size 8 --global_batch_size 524288", "memory by term and stage"),
         ("sweep --config 8B_llama3 --world_size 8,16 --global_batch_size 524288 --fix cp=1", "fewest GPUs"),
         ("workload groups --tp 2 --dp 2", "groups of 2"),

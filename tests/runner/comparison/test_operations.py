@@ -28,13 +28,13 @@ BATCH = "[data]\nseq_len = 32\n"
 
 # The plan, and the collectives of which its first rank launches some.
 PLANS: dict[str, tuple[str, set[str]]] = {
-    "dp4": ("dp=4", {"all_reduce"}),
-    "tp2dp2": ("tp=2,dp=2,strategy=msp", {"all_gather", "reduce_scatter", "all_reduce"}),
-    "pp2dp2": ("pp=2,dp=2", {"p2p", "all_reduce"}),
+    "dp4": ("dp=4,zero_stage=0", {"all_reduce"}),
+    "tp2dp2": ("tp=2,dp=2,strategy=msp,zero_stage=0", {"all_gather", "reduce_scatter", "all_reduce"}),
+    "pp2dp2": ("pp=2,dp=2,zero_stage=0", {"p2p", "all_reduce"}),
     "tp2pp2": ("tp=2,pp=2,strategy=msp", {"all_gather", "reduce_scatter", "p2p"}),
-    "cp2dp2": ("cp=2,dp=2", {"all_gather", "reduce_scatter", "all_reduce"}),
+    "cp2dp2": ("cp=2,dp=2,zero_stage=0", {"all_gather", "reduce_scatter", "all_reduce"}),
     "zero3": ("dp=4,zero_stage=3,zero_size=4", {"all_gather", "reduce_scatter"}),
-    "ep2": ("dp=4,ep=2", {"all2all", "all_reduce"}),
+    "ep2": ("dp=4,ep=2,zero_stage=0", {"all2all", "all_reduce"}),
 }
 
 SIDES = ("only_measured", "only_expected")

@@ -136,7 +136,10 @@ def test_all_ranks_end_with_one_line_for_a_plan_that_cannot_be_run() -> None:
         "error: train: strategy = 'isp': mtp, msp or fsp; cp exchanges heads with --job context_parallel=all_to_all "
         "(train supports no other)"
     ]
-    assert re.findall(r"(?m)^ +exitcode\s*: (-?\d+)", ran.stderr) == ["2", "2"]
+    # torchrun ends the other rank where that is slower.
+    codes = re.findall(r"(?m)^ +exitcode\s*: (-?\d+)", ran.stderr)
+    assert "2" in codes
+    assert set(codes) <= {"2", "-15"}
 
 
 @pytest.mark.nightly

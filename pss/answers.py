@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ops.recompute import Recompute
+from solver.memory.terms import TERM_NAMES
 from solver.plans.plan_table import NAMES, Plan
 from solver.plans.schedules import Schedule
 from solver.problem.result import Answer, SlowestStage
 from solver.report.reasons import answers_table
 from solver.report.sections import ReportSection
 from solver.report.terminal import terminal_width, text
-from spec.errors import ConfigError
+from spec.errors import CommandLineError
 from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 
 QUESTION = ("model", "cluster", "world_size", "seq_len", "global_batch_tokens", "preset", "evidence")
@@ -21,7 +22,7 @@ QUESTION = ("model", "cluster", "world_size", "seq_len", "global_batch_tokens", 
 def compare_files(paths: Sequence[Path]) -> int:
     """Prints the best plans of the files' answers beside each other; returns the exit status.
 
-    Raises ConfigError for a file that holds no answer of one question."""
+    Raises CommandLineError for a file that holds no answer of one question."""
     questions, answers = zip(*(read_answer(path) for path in paths), strict=True)
     names = [path.name for path in paths]
     facts = [(name, answer.plan.label()) for name, answer in zip(names, answers, strict=True)]
@@ -37,17 +38,18 @@ def compare_files(paths: Sequence[Path]) -> int:
 
 
 def read_answer(path: Path) -> tuple[Mapping[str, Any], Answer]:
-    """Returns the question of a file and its best plan's answer; raises ConfigError where it has none."""
+    """Returns the question of a file and its best plan's answer; raises CommandLineError where it has none."""
     try:
         whole = json.loads(read_file_text(path, MOST_MEASURED_BYTES))
         question = whole.get("question", whole)
-        best = whole["best"][0] if "best" in whole else whole["plan"]
-        return {key: question[key] for key in QUESTION}, _answer_of(best)
+        answer = _answer_of(whole["best"][0] if "best" in whole else whole["plan"])
+        # What is no figure, or is not there, is found here, where the file is known.
+        answers_table((answer,), (answer.plan.label(),))
+        return {key: question[key] for key in QUESTION}, answer
     except UnreadableFileError as error:
-        raise ConfigError(where="pss compare", key="answer", value=str(path), allowed=str(error)) from error
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        allowed = "what --json wrote for a search or one plan"
-        raise ConfigError(where="pss compare", key="answer", value=str(path), allowed=allowed) from error
+        raise CommandLineError(f"pss compare: {path}: {error}") from error
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CommandLineError(f"pss compare: {path}: not what --json wrote for a search or one plan") from error
 
 
 def _answer_of(record: Mapping[str, Any]) -> Answer:
@@ -58,4 +60,6 @@ def _answer_of(record: Mapping[str, Any]) -> Answer:
     recompute = Recompute.BLOCK if layers else Recompute(plan["recompute"])
     kinds = {"recompute": recompute, "schedule": Schedule._value2member_map_[plan["schedule"]]}
     whole = Plan(**{**plan, **kinds, "num_recompute_layers": layers, "stage_layout": layout})
+    if {f"{name}_bytes" for name in record["memory_bytes"]} != set(TERM_NAMES):
+        raise KeyError("memory_bytes")
     return Answer(**{**record, "plan": whole, "slowest": SlowestStage(**record["slowest"])})

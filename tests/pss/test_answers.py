@@ -1,5 +1,6 @@
 """Answers read back from their files."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,21 @@ def test_answers_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert ["world_size", "16", "|", "32"] in lines
     assert ["against", "a.json", "+0.0", "%", f"{100 * (ratio - 1):+.1f}", "%"] in lines
     assert not any(line[:1] == ["cluster"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("step_s", "fast"), ("memory_bytes", {}), ("mean_parts_s", {}), ("plan", {}), ("slowest", 3)]
+)
+def test_an_answer_with_a_wrong_figure_is_refused_by_name(
+    key: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.json"
+    main(["price", "tp=2", *asked(16), "--json", str(file)])
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps(whole | {"plan": whole["plan"] | {key: value}}))
+    capsys.readouterr()
+    assert main(["compare", str(file), str(file)]) == 2
+    assert f"{file}: not what --json wrote" in capsys.readouterr().err
 
 
 def test_a_search_gives_its_best_plan(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_workloads_verbs(words: list[str], handed: list[str], program: str) -> N
         (["schema", "question"], "pss schema: the name of a schema: answer, plan, job, constraints"),
         (["completion", "powershell"], "pss completion: the name of a shell"),
         (["merge", "a"], "pss merge: the following arguments are required"),
-        (["compare", "a.json", "b.json"], "pss compare: answer = 'a.json': no such file"),
-        (["compare", "README.md", "b.json"], "pss compare: answer = 'README.md': what --json wrote"),
+        (["compare", "a.json", "b.json"], "pss compare: a.json: no such file"),
+        (["compare", "README.md", "b.json"], "pss compare: README.md: not what --json wrote"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line_and_2(

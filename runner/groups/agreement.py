@@ -37,8 +37,10 @@ def agree(world: World, action: Callable[[], Value]) -> Value:
 
 
 def check_same(world: World, word: str, what: str) -> None:
-    """Raises NotAgreedError naming the ranks whose ``word`` is not rank 0's; ``what`` differs on them."""
+    """Raises NotAgreedError naming the ranks whose ``word`` is not rank 0's; ``what`` differs on them, in rank 0's words,
+    whichever rank reports it."""
     words = world.gather(word)
     others = [rank for rank, other in enumerate(words) if other != words[0]]
     if others:
+        what = world.gather(what)[0]
         raise NotAgreedError(f"{rank_names(others)}: {what} differs from rank 0's: use the same on all nodes")

@@ -202,7 +202,7 @@ def stage_times(
 
 
 def timer_of(layers: LayerTable, op_timer: OpTimer) -> OpTimer:
-    """Returns the timer with what it has told of these layers under any recompute policy."""
+    """Returns the timer with the times it has returned for these layers under any recompute policy."""
     _, known = layers.memo.times.setdefault(id(op_timer), (op_timer, {}))
     return replace(op_timer, known=known)
 

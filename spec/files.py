@@ -196,7 +196,7 @@ def check_outputs(files: OptionPaths, folders: OptionPaths, inputs: OptionPaths)
     for option, path in files.items():
         if path is None:
             continue
-        # realpath takes a link that leads to itself for a file, whose status nothing can tell.
+        # realpath takes a link that leads to itself for a file.
         folder, looped = Path(os.path.realpath(path)).parent, path.is_symlink() and _is_loop(path)
         if looped or (path.exists() and not path.is_file()) or not folder.is_dir() or not os.access(folder, os.W_OK):
             allowed = "a file in a folder that exists and can be written"

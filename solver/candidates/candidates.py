@@ -175,7 +175,7 @@ class LeastSteps:
     """Lower bounds of steps that need no memory and no stages: of the kernels of the whole model and the collectives
     inside a replica that it waits for, however they are spread over stages.
 
-    Few columns decide these, whatever ZeRO shards: tables asked for one after another share ``layers``."""
+    Few columns decide these, whatever ZeRO shards: one table after another shares ``layers``."""
 
     problem: Problem
     layers: LayerTable | None = None

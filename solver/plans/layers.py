@@ -78,7 +78,7 @@ class RecomputePolicy(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Memo:
     """Operations by recompute policy, and bytes by the id of a piece; the operations keep the pieces alive. ``times``
-    are what a timer, by its id, has told of operations (solver.estimate.timer_of)."""
+    are those that a timer, by its id, has returned for operations (solver.estimate.timer_of)."""
 
     ops: dict[RecomputePolicy, ModelOps] = field(default_factory=dict)
     bytes: dict[int, LayerBytes] = field(default_factory=dict)

@@ -222,8 +222,8 @@ def import_aiob(options: argparse.Namespace) -> list[str]:
     samples, left = module_samples(read_aiob(options.file).sections, run)
     if not samples:
         raise WorkloadError(f"{options.file}: no section that stands for an operation; nothing imported")
-    gpu, sheet = canonical_gpu(options.gpu, options.file)
-    machine = MachineFacts(gpu=gpu, cluster=options.cluster or sheet)
+    gpu, spec_name = canonical_gpu(options.gpu, options.file)
+    machine = MachineFacts(gpu=gpu, cluster=options.cluster or spec_name)
     lines = import_lines(options.into, ProfileDatabase(machine=machine, samples=samples))
     return assumption_lines(model) + lines + ([f"not imported, no single operation: {', '.join(left)}"] if left else [])
 

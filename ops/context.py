@@ -31,13 +31,13 @@ class WeightCopies:
         """Returns whether weights are cut over wp; elsewhere wp is 1."""
         return self.linear_owner is Owner.WEIGHT
 
-    def copy_axis(self, owner: Owner) -> Axis:
-        """Returns the ranks over which gradients of ``owner``'s weights are summed."""
-        return {Owner.DENSE: self.dense, Owner.WEIGHT: Axis.WDP, Owner.EXPERT: Axis.EDP}[owner]
-
-    def shard_axis(self, owner: Owner) -> Axis:
-        """Returns the ranks over which ZeRO cuts what belongs to ``owner``'s weights."""
-        return {Owner.DENSE: self.zero_shard, Owner.WEIGHT: Axis.WDP, Owner.EXPERT: Axis.EDP}[owner]
+    def axes(self, owner: Owner) -> tuple[Axis, Axis]:
+        """Returns the ranks over which gradients of ``owner``'s weights are summed, and those over which ZeRO cuts what
+        belongs to them."""
+        if owner is Owner.DENSE:
+            return self.dense, self.zero_shard
+        axis = Axis.WDP if owner is Owner.WEIGHT else Axis.EDP
+        return axis, axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,8 @@ class Traits:
     """The facts of a strategy that hold for all degrees; the defaults are Megatron-LM's tensor parallelism."""
 
     cuts_matrices: bool = True
-    """Matrices are cut over tp, and multiply the tokens of all tp ranks; else whole ones a rank's own tokens."""
+    """Matrices are cut over tp, and multiply the tokens of all tp ranks; else whole ones a rank's own tokens, which it
+    also looks up in its table."""
     cuts_tokens: bool = False
     """Tokens are cut over tp between the linears (norms, residual stream)."""
     saves_shards: bool = False
@@ -106,27 +107,6 @@ class Sharding:
 
     name: str = ""
     traits: Traits = field(default_factory=Traits)
-
-    def norm_shards(self, layout: Layout) -> IntArray:
-        """Returns the parts that the tokens are cut into between the linears (norms, residual stream)."""
-        return layout.tp if self.traits.cuts_tokens else layout.constant(1)
-
-    def weight_shards(self, layout: Layout) -> IntArray:
-        """Returns the parts that a matrix is cut into for computing."""
-        return layout.tp if self.traits.cuts_matrices else layout.constant(1)
-
-    def gemm_shards(self, layout: Layout) -> IntArray:
-        """Returns the parts that the tokens are cut into inside the linears, and where a rank looks them up in its
-        table."""
-        return layout.constant(1) if self.traits.cuts_matrices else layout.tp
-
-    def saved_input_shards(self, layout: Layout) -> IntArray:
-        """Returns the parts that the saved input of a column-parallel linear is cut into."""
-        return layout.tp if self.traits.saves_shards else layout.constant(1)
-
-    def embedding_shards(self, layout: Layout) -> IntArray:
-        """Returns the parts that the embedding's table is cut into."""
-        return layout.tp if self.traits.cuts_embedding else layout.constant(1)
 
     def column_parallel_input(self, context: "LayerContext", linear: OpKey, width: int) -> Pass:
         """Returns the communication before the column-parallel ``linear`` of ``width`` inputs."""
@@ -197,9 +177,9 @@ class LayerContext:
             # All-to-all gives a rank whole sequences of fewer heads; a ring leaves it its part of the tokens.
             "core_sequence": whole if exchanges else sequence,
             "tokens": tokens,
-            "norm_rows": ceil_div(tokens, sharding.norm_shards(layout)),
-            "gemm_rows": ceil_div(tokens, sharding.gemm_shards(layout)),
-            "saved_rows": ceil_div(tokens, sharding.saved_input_shards(layout)),
+            "norm_rows": ceil_div(tokens, layout.tp_if(sharding.traits.cuts_tokens)),
+            "gemm_rows": ceil_div(tokens, layout.tp_if(not sharding.traits.cuts_matrices)),
+            "saved_rows": ceil_div(tokens, layout.tp_if(sharding.traits.saves_shards)),
         }
         for name, column in columns.items():
             # the dataclass is frozen; these fields are derived, not given

@@ -19,14 +19,14 @@ def padded_vocab(context: LayerContext) -> IntArray:
     preset, model = context.job.preset, context.model
     multiple = max(preset.tensor_parallel.vocab_pad_multiple, model.vocab_pad_multiple)
     # Megatron-LM pads to multiple x tp, so that every rank's slice is a multiple too.
-    unit = multiple * context.sharding.embedding_shards(context.layout)
+    unit = multiple * context.layout.tp_if(context.traits.cuts_embedding)
     return ceil_div(context.layout.constant(model.vocab), unit) * unit
 
 
 def embedding_elements(context: LayerContext) -> IntArray:
     """Returns the parameters of the token embedding that a rank holds."""
     whole = padded_vocab(context) * context.model.hidden
-    return ceil_div(whole, context.sharding.embedding_shards(context.layout))
+    return ceil_div(whole, context.layout.tp_if(context.traits.cuts_embedding))
 
 
 def embedding(context: LayerContext) -> Pass:
@@ -42,7 +42,7 @@ def embedding(context: LayerContext) -> Pass:
     table = kernel(
         context, Kernel(what, "embedding", rows, model.hidden, saved_bytes=8.0 * rows, parameters=parameters)
     )
-    tokens = ceil_div(context.tokens, layout.tp) * layout.tp // context.sharding.gemm_shards(layout)
+    tokens = ceil_div(context.tokens, layout.tp) * layout.tp // layout.tp_if(not context.traits.cuts_matrices)
     size = (tokens * model.hidden * context.activation_bytes).astype(np.int64)
     what = OpKey(Module.EMBEDDING, Role.ASSEMBLE)
     # Which collective depends on how the strategy cuts the table: a sum over vocabulary slices (mtp), a sum and

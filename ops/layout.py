@@ -64,6 +64,10 @@ class Layout:
         """Returns a column that holds one value."""
         return np.full(len(self), value, dtype=np.int64)
 
+    def tp_if(self, cut: bool) -> IntArray:
+        """Returns the parts of something that is ``cut`` over tp, or whole."""
+        return self.tp if cut else self.constant(1)
+
     @staticmethod
     def of(world_size: int, **columns: object) -> "Layout":
         """Returns a layout from plain numbers or sequences; degrees left out are 1, sharding and offloading 0, and dp

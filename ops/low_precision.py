@@ -458,7 +458,7 @@ def _cast_parts(context: LayerContext, layer: Linear, tensor: str) -> IntArray:
     if layer.gathered != tensor or not gathers_low_precision(context, layer.key):
         return context.layout.constant(1)
     shards, layout = context.sharding, context.layout
-    parts: IntArray = shards.norm_shards(layout) // shards.gemm_shards(layout)
+    parts: IntArray = layout.tp_if(shards.traits.cuts_tokens) // layout.tp_if(not shards.traits.cuts_matrices)
     return parts
 
 

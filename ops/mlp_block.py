@@ -18,7 +18,7 @@ def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_i
     layout = context.layout
     hidden = layout.constant(context.model.hidden)
     rows, saved_rows = context.gemm_rows, context.saved_rows * keeps_input
-    width = ceil_div(layout.constant(mlp.ffn_hidden), context.sharding.weight_shards(layout))
+    width = ceil_div(layout.constant(mlp.ffn_hidden), layout.tp_if(context.traits.cuts_matrices))
     fused_gate = mlp.gated and context.job.preset.layers.joined_gate
     inward = tuple(
         Linear(

@@ -389,7 +389,7 @@ def kernel_s(cost_model: CostModel, op: Op) -> TimeEstimate | None:
         case GroupedGemm():
             return cost_model.grouped_linear_s(GroupedLinearQuery(**fields_of(GroupedProductCall, op), dtype=op.dtype))
         case Attention():
-            return cost_model.attention_s(attention_query(op))
+            return cost_model.attention_s(AttentionQuery(**fields_of(AttentionCall, op)))
         case MemoryBound():
             direction = "backward" if op.backward else "forward"
             return cost_model.memory_bound_s(MemoryBoundQuery(**fields_of(KernelCall, op), direction=direction))
@@ -397,11 +397,6 @@ def kernel_s(cost_model: CostModel, op: Op) -> TimeEstimate | None:
             return cost_model.optimizer_s(OptimizerQuery(elements=op.elements))
         case _:
             return None
-
-
-def attention_query(op: Attention) -> AttentionQuery:
-    """Returns the query of an attention call."""
-    return AttentionQuery(**fields_of(AttentionCall, op))
 
 
 CAST_KERNELS = frozenset({"quantize", "quantize_transpose"})

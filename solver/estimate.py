@@ -20,7 +20,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.data_parallel.sliced_collectives import return_slices
-from ops.data_parallel.step import broadcast_by_owners
+from ops.data_parallel.step import broadcast_by_owners, step_ops
 from ops.memory_bound import num_tensors
 from ops.op import Ops, Owner, Pass
 from solver.memory.stage import stage_memory
@@ -32,7 +32,7 @@ from solver.plans.plan_table import PlanTable
 from solver.times.layer_times import LayerTimes, layer_times
 from solver.times.op_times import OpTimer
 from solver.times.stage_times import TimedLayers, p2p_seconds
-from solver.times.step_end import StepTimes, operations, step_times, units_of_stages
+from solver.times.step_end import StepTimes, step_times, units_of_stages
 from solver.times.step_parts import PARTS, SumByPart, total_by_part
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, of_rows
 from spec.cluster.cluster import ClusterSpec
@@ -187,7 +187,7 @@ def stage_times(
         # Weight gradients come last, so no backward is left to run beside reductions
         # (torch/distributed/pipelining/schedules.py, _add_reduce_grad: behind a chunk's last weight gradient).
         passes = replace(passes, backward_s=np.zeros_like(passes.backward_s))
-    step_ops = step_operations(model, job, table)
+    once = step_operations(model, job, table)
     return StageTimes(
         pieces=times,
         per_micro=of_stages.per_micro(chunk_passes),
@@ -197,7 +197,7 @@ def stage_times(
             blocking=not job.preset.pipeline.overlap_p2p,
             post_validation=job.preset.pipeline.post_validation,
         ),
-        step=step_times(op_timer, job, row_layout, step_ops, table.bytes.on_rank, passes),
+        step=step_times(op_timer, job, row_layout, once, table.bytes.on_rank, passes),
     )
 
 
@@ -209,7 +209,7 @@ def timer_of(layers: LayerTable, op_timer: OpTimer) -> OpTimer:
 
 def piece_times(table: Estimate, op_timer: OpTimer) -> list[LayerTimes]:
     """Returns the times of LayerTable.stage_pieces, for every layer row."""
-    layers, split = table.layers, table.plans.schedule.splits_backward
+    layers, split = table.layers, table.plans.schedule.traits.splits_backward
     job = layers.bare.context.job
     # Runs of equal blocks share one piece, which is timed once.
     cache: dict[int, LayerTimes] = {}
@@ -232,7 +232,7 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntAr
     context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=plans.layout.take(stages.plan[rows]))
     # With two copies of the model (DualPipe) another stage holds the same parameters, and both sum their gradients.
     mirrored = plans.schedule.placement.directions > 1
-    ops = operations(context, on_rank, tied, mirrored=mirrored)
+    ops = step_ops(context, on_rank, tied, mirrored=mirrored)
     if job.preset.data_parallel.parameter_sync == "broadcast":
         # A rank owns whole tensors, so no more ranks broadcast than there are tensors.
         tensors = dict.fromkeys((Owner.DENSE, Owner.WEIGHT), rows)

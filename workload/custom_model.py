@@ -15,7 +15,7 @@ from ops.block import block_ops, ends, mixer_half, second_half
 from ops.context import LayerContext
 from ops.data_parallel.offload import offload_parts
 from ops.data_parallel.sliced_collectives import return_slices
-from ops.data_parallel.step import RankParameters
+from ops.data_parallel.step import RankParameters, step_ops
 from ops.data_parallel.weight_sharding import shard_over_data
 from ops.layout import Layout
 from ops.linear import linear
@@ -27,7 +27,6 @@ from ops.roles import Module, Role
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from solver.times.stage_times import p2p_bytes
-from solver.times.step_end import operations
 from spec.arrays import bools, ints
 from spec.model import BlockSpec, MlpSpec
 from workload.stage_work import PieceWork, StageWork, WorkItem, work_item
@@ -196,7 +195,7 @@ class Workshop:
         """
         on_rank = self._held(model)
         ops = (
-            *operations(self.context, on_rank, bools([False])),
+            *step_ops(self.context, on_rank, bools([False])),
             *return_slices(self.context, on_rank.total, ints(len(list(model.parameters())))),
         )
         # What the host does by itself is no work of a device.

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ops.context import LayerContext, keeps_gathered, reduces_once
+from ops.embedding_and_head import embedding_elements
 from ops.layout import ranks_and_stride
 from ops.memory_bound import memory_pass
 from ops.op import Axis, Comm, MemoryBound, Op, Ops, Owner, Phase, Update, collective
 from ops.roles import Identity, Module, Role
-from spec.arrays import FloatArray, IntArray, ceil_div
+from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 
@@ -244,21 +245,23 @@ def owned_by_muon(context: LayerContext, on_rank: RankParameters) -> IntArray:
     return sum((muon_elements(context, on_rank, owner) for owner in Owner), 0 * on_rank.dense)
 
 
-def step_ops(context: LayerContext, on_rank: RankParameters, tied: IntArray, *, mirrored: bool = False) -> Ops:
+def step_ops(context: LayerContext, on_rank: RankParameters, tied: BoolArray, *, mirrored: bool = False) -> Ops:
     """Returns reduction, norm, update and return of the parameters for every row.
 
-    ``tied`` elements of a row's embedding or head are shared with another stage and their gradients
-    are summed between the two (Megatron-LM's embedding group). ``mirrored``: another stage holds the same parameters
-    (DualPipe, arXiv 2412.19437 sec. 3.2.1). Assumption: both update all they hold, and sum gradients of their shards.
+    Embedding or head of ``tied`` rows are shared with another stage, and their gradients summed between the two
+    (Megatron-LM's embedding group). ``mirrored``: another stage holds the same parameters (DualPipe, arXiv 2412.19437
+    sec. 3.2.1). Assumption: both update all they hold, and sum gradients of their shards.
 
     Where the optimizer is not sharded (zero_size 1) gradients are all-reduced, every copy updates
     everything and nothing returns.
     """
     ops: list[Op] = []
     summed = Collective.ALL_REDUCE
-    if tied.any():
+    # Beside adapters both are frozen, and have no gradients to sum.
+    if tied.any() and not context.job.adapter_rank:
         dtype: str = context.job.precision.gradient
-        ops.append(_reduction("tied_gradient", summed, Axis.EMBEDDING, tied * dtype_bytes(dtype), dtype))
+        tied_bytes = np.where(tied, embedding_elements(context), 0) * dtype_bytes(dtype)
+        ops.append(_reduction("tied_gradient", summed, Axis.EMBEDDING, tied_bytes, dtype))
     present = tuple(owner for owner in Owner if on_rank.of(owner).any())
     for owner in present:
         ops += _reductions(context, owner, on_rank)
@@ -282,7 +285,7 @@ def _reduction(
 def _reductions(context: LayerContext, owner: Owner, on_rank: RankParameters) -> list[Op]:
     """Returns gradients summed over the copies; hybrid sharding sums the shards over the replicas after."""
     layout, job, copies = context.layout, context.job, context.traits.copies
-    dtype, axis = context.reduce_dtype, copies.copy_axis(owner)
+    dtype, axis = context.reduce_dtype, copies.axes(owner)[0]
     # From stage 2 on gradients were reduced as the backward made them (ops.data_parallel.weight_sharding), or once a
     # step, in the last backward.
     here = layout.zero_stage < 2
@@ -297,7 +300,7 @@ def _reductions(context: LayerContext, owner: Owner, on_rank: RankParameters) ->
     scattered = np.where(parts > 1, padded, 0)
     ops: list[Op] = [
         _reduction(name, Collective.ALL_REDUCE, axis, np.where(parts == 1, whole, 0), dtype, owner),
-        _reduction(name, Collective.REDUCE_SCATTER, copies.shard_axis(owner), scattered, dtype, owner),
+        _reduction(name, Collective.REDUCE_SCATTER, copies.axes(owner)[1], scattered, dtype, owner),
     ]
     if owner is Owner.DENSE:
         replicas, _ = ranks_and_stride(copies.zero_replicate, layout)
@@ -352,7 +355,7 @@ def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
     size = np.where(here, np.ceil(shard_elements(context, on_rank, owner) * parts * width), 0)
     label = f"{Module.STEP}.{owner.value}_parameters"
     what = Identity(module=Module.STEP, role=Role.PARAMETER_GATHER, name=label)
-    axis = context.traits.copies.shard_axis(owner)
+    axis = context.traits.copies.axes(owner)[1]
     gathered = collective(what, Phase.STEP, Collective.ALL_GATHER, axis, size, dtype)
     if job.preset.data_parallel.parameter_sync == "all_gather":
         return replace(gathered, owner=owner)

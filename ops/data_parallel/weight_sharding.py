@@ -45,7 +45,7 @@ def shard_over_data(context: LayerContext, piece: Pass, module: Module, name: st
     forward: list[Op] = []
     backward: list[Op] = []
     for owner in (Owner.DENSE, Owner.EXPERT):
-        shard_axis = context.traits.copies.shard_axis(owner)
+        shard_axis = context.traits.copies.axes(owner)[1]
         elements = _elements(piece, owner, len(layout))
         stored = elements + _elements(piece, owner, len(layout), lambda op: op.frozen)
         if not stored.any():
@@ -193,7 +193,7 @@ def _reduce(context: LayerContext, what: Identity, owner: Owner, elements: IntAr
     (DeepSpeed runtime/zero/stage_1_and_2.py, average_tensor: overlap_comm, use_multi_rank_bucket_allreduce)."""
     layout = context.layout
     dtype = context.reduce_dtype
-    axis = context.traits.copies.shard_axis(owner)
+    axis = context.traits.copies.axes(owner)[1]
     ranks, _ = ranks_and_stride(axis, layout)
     sharded = np.where(layout.zero_stage >= 2, elements, 0)
     whole = padded_to_ranks(sharded, ranks, dtype_bytes(dtype))

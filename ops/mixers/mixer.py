@@ -53,7 +53,7 @@ SAVED_SHARE = {"": 1.0, "e5m6": 12 / 16}
 
 def projected_heads(context: LayerContext, heads: int) -> IntArray:
     """Returns the heads whose projections one rank computes; fewer heads than ranks are replicated."""
-    shards = context.sharding.weight_shards(context.layout)
+    shards = context.layout.tp_if(context.traits.cuts_matrices)
     # fewer heads than ranks: each rank computes one of them again
     return np.maximum(ceil_div(context.layout.constant(heads), shards), 1)
 

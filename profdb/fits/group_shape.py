@@ -57,7 +57,7 @@ class ShapeCurve:
 def nearest_first(curves: list[ShapeCurve], shape: IntArray) -> list[ShapeCurve]:
     """Returns the curves of the same reach (inside a domain, or across), nearest first: by distance in log2 of ranks
     per domain, domains and siblings. A difference in ranks per domain counts twice, one in siblings half."""
-    reach = [curve for curve in curves if (curve.inter > 1) == (int(shape[1]) > 1)]
+    reach = (curve for curve in curves if (curve.inter > 1) == (int(shape[1]) > 1))
     target = np.log2(shape.astype(np.float64))
 
     def away(curve: ShapeCurve) -> float:

@@ -45,7 +45,8 @@ def isotonic_median(values: FloatArray) -> FloatArray:
             members = blocks.pop()[1] + members
             level = median(members)
         blocks.append((level, members))
-    return np.repeat([level for level, _ in blocks], [len(members) for _, members in blocks])
+    levels, pooled = zip(*blocks, strict=True)
+    return np.repeat(levels, list(map(len, pooled)))
 
 
 def fit_monotone_curve(sizes: FloatArray, seconds: FloatArray, bend: float = 1.0) -> MonotoneCurve:

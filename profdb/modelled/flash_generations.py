@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ops.op import AttentionCall, fields_of
+from ops.op import Attention, AttentionCall, fields_of
 from profdb.cost_model import CostModel
 from profdb.fits.families import BACKWARD_PRODUCTS
 from profdb.modelled.attention import HIGH_PRECISION, AttentionShapes, fp8_ratio
@@ -142,9 +142,10 @@ def _share(stated: Flash2Rates, direction: str, *, causal: bool) -> float:
     return backward * (masked / full if causal else 1.0)
 
 
-def attention_price(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery) -> TimeEstimate:
+def attention_price(cost_model: CostModel, gpu: GpuSpec | None, op: Attention) -> TimeEstimate:
     """Returns the cost model's times of attention. A named generation and fp8 use their own curves for the shapes for
     which these were measured, else a restated time. Raises MissingCurveError as the cost model does."""
+    query = AttentionQuery(**fields_of(AttentionCall, op))
     over = None
     if gpu and query.dtype == "fp8":
         over = fp8_ratio(query.dtype, query.direction, gpu.architecture)

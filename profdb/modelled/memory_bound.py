@@ -8,7 +8,7 @@ import numpy as np
 
 from ops.memory_bound import bytes_moved_per_element
 from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S
-from profdb.modelled.slow_kernels import excess_seconds
+from profdb.modelled.slow_kernels import excess_s
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import GpuSpec
 from spec.dtypes import dtype_bytes
@@ -39,7 +39,7 @@ def memory_bound_seconds(
     """
     per_element = bytes_moved_per_element(kernel, backward=direction == "backward", dtype=dtype)
     counted = np.asarray(elements, dtype=np.float64)
-    return streaming_seconds(gpu, counted * per_element) + excess_seconds(gpu, kernel, direction, counted, dtype)
+    return streaming_seconds(gpu, counted * per_element) + counted * excess_s(gpu, kernel, direction, dtype)
 
 
 def adamw_seconds(

@@ -122,28 +122,12 @@ SLOW = frozenset((*STRIDED, *NORM_BYTES_PER_CLOCK))
 """Kernels and directions that streaming does not price."""
 
 
-def excess_seconds(gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str) -> FloatArray | float:
-    """Returns the time of a kernel of ops.memory_bound over ``elements`` beyond streaming its bytes, for strided passes or
-    as one of torch's norms; 0 for other kernels, and where PyTorch's kernels are others."""
+def excess_s(gpu: GpuSpec, kernel: str, direction: str, dtype: str) -> float:
+    """Returns the seconds per element of a kernel of ops.memory_bound beyond streaming its bytes, for strided passes or
+    as one of torch's norms: each pass waits for the longer of its instructions and its bytes. 0 for other kernels, and
+    where PyTorch's kernels are others."""
     if (kernel, direction) not in SLOW or gpu.architecture.own_elementwise:
         return 0.0
-    return np.asarray(elements * _excess_s(gpu, kernel, direction, dtype), dtype=np.float64)
-
-
-def longer_under_load(
-    gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str
-) -> FloatArray | float:
-    """Returns the additional time of the same kernels at the clock that a GPU sustains in a training step
-    (``training_clock_ratio``)."""
-    if (kernel, direction) not in SLOW or gpu.architecture.own_elementwise or gpu.training_clock_ratio == 1.0:
-        return 0.0
-    loaded = replace(gpu, boost_clock_hz=gpu.boost_clock_hz * gpu.training_clock_ratio)
-    longer = _excess_s(loaded, kernel, direction, dtype) - _excess_s(gpu, kernel, direction, dtype)
-    return np.asarray(elements * longer, dtype=np.float64)
-
-
-def _excess_s(gpu: GpuSpec, kernel: str, direction: str, dtype: str) -> float:
-    """Returns seconds per element beyond streaming: each pass waits for the longer of its instructions and its bytes."""
     clocks_hz = gpu.num_sms * gpu.boost_clock_hz
     streaming = gpu.memory_bandwidth * DRAM_EFFICIENCY
     rate = NORM_BYTES_PER_CLOCK.get((kernel, direction))
@@ -157,6 +141,13 @@ def _excess_s(gpu: GpuSpec, kernel: str, direction: str, dtype: str) -> float:
         )
         for one in STRIDED[kernel, direction]
     )
+
+
+def longer_under_load_s(gpu: GpuSpec, kernel: str, direction: str, dtype: str) -> float:
+    """Returns the additional seconds per element at the clock that a GPU sustains in a training step
+    (``training_clock_ratio``)."""
+    loaded = replace(gpu, boost_clock_hz=gpu.boost_clock_hz * gpu.training_clock_ratio)
+    return excess_s(loaded, kernel, direction, dtype) - excess_s(gpu, kernel, direction, dtype)
 
 
 ALIGNMENT_BYTES = 16
@@ -196,23 +187,18 @@ def measured_extents(profile: ProfileDatabase) -> MeasuredExtents:
     usable &= table.labels["dtype_in"].equals("bf16") | table.labels["dtype_in"].equals("fp16")
     sizes = {name: table.numbers[name] for name in ("m", "k", "n")}
     for layout in table.labels["layout"].values:
-        extents = contiguous(layout, sizes["m"], sizes["k"], sizes["n"])
-        rows = usable & table.labels["layout"].equals(layout) & ~is_aligned(extents, 2.0)
+        extents, unaligned = contiguous(layout, sizes["m"], sizes["k"], sizes["n"])
+        rows = usable & table.labels["layout"].equals(layout) & unaligned
         if rows.any():
             pairs[layout] = np.unique(np.stack([extent[rows] for extent in extents], axis=1), axis=0)
     return MeasuredExtents(pairs=pairs)
 
 
-def contiguous(layout: str, m: IntArray, k: IntArray, n: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns the extents that are contiguous in memory in A, B and C of ``layout`` (ops.op.ProductCall)."""
-    return (m, n) if layout == "TN" else (k, n)
-
-
-def is_aligned(extents: tuple[IntArray, IntArray], width: float) -> BoolArray:
-    """Returns whether every row of every array begins at a multiple of ALIGNMENT_BYTES, elements being ``width`` bytes
-    wide."""
-    first, second = extents
-    return bools(((first * width) % ALIGNMENT_BYTES == 0) & ((second * width) % ALIGNMENT_BYTES == 0))
+def contiguous(layout: str, m: IntArray, k: IntArray, n: IntArray) -> tuple[tuple[IntArray, IntArray], BoolArray]:
+    """Returns the extents that are contiguous in memory in A, B and C of ``layout`` (ops.op.ProductCall), and where a
+    row of 16-bit elements begins at an address that is no multiple of ALIGNMENT_BYTES."""
+    first, second = extents = (m, n) if layout == "TN" else (k, n)
+    return extents, bools((2 * first % ALIGNMENT_BYTES != 0) | (2 * second % ALIGNMENT_BYTES != 0))
 
 
 def unaligned_s(gpu: GpuSpec, op: BatchedGemm, aligned: TimeEstimate, measured: MeasuredExtents) -> TimeEstimate:
@@ -222,8 +208,7 @@ def unaligned_s(gpu: GpuSpec, op: BatchedGemm, aligned: TimeEstimate, measured: 
     rates = gpu.architecture.unaligned
     if rates is None or op.role is Role.CORE or dtype_bytes(op.dtype) != 2.0:
         return aligned
-    extents = contiguous(op.layout, op.m, op.k, op.n)
-    slow = ~is_aligned(extents, 2.0)
+    extents, slow = contiguous(op.layout, op.m, op.k, op.n)
     if not slow.any():
         return aligned
     slow = bools(slow & ~measured.holds(op.layout, extents))

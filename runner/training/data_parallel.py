@@ -162,7 +162,7 @@ class DataParallelism:
     def overlaps(self) -> bool:
         """True if DistributedDataParallel overlaps the reduction with the backward. It does not support DTensor
         parameters, and torch's schedules other than 1F1B make it reduce twice, which its reducer refuses."""
-        plain = self.plan.vpp == 1 and not self.plan.schedule.splits_backward
+        plain = self.plan.vpp == 1 and not self.plan.schedule.traits.splits_backward
         return self.ranks > 1 and not self.sharded and self.plan.tp == 1 and plain
 
     def shard_parts(self, *parts: nn.Module) -> None:

@@ -242,7 +242,7 @@ def _pipeline(training: TrainingConfig) -> Iterator[Refusal]:
         yield "vpp", plan.vpp, "1 without a pipeline"
     if plan.pp > 1 and plan.schedule not in TORCH_SCHEDULES:
         yield "schedule", plan.schedule.value, f"one of {', '.join(TORCH_SCHEDULES)}"
-    if plan.pp > 1 and plan.schedule.splits_backward:
+    if plan.pp > 1 and plan.schedule.traits.splits_backward:
         yield from _split_backward(training)
     if plan.num_micro < plan.pp:
         yield "micro-batches", plan.num_micro, f"pp {plan.pp} or more"

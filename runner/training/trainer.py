@@ -175,13 +175,13 @@ class TrainingConfig:
     def tokens_sharded(self) -> bool:
         """True if tokens are sharded over tp between the linears."""
         layout = Layout.of(self.plan.tp, tp=self.plan.tp)
-        return int(self.plan.sharding.norm_shards(layout)[0]) > 1
+        return int(layout.tp_if(self.plan.sharding.traits.cuts_tokens)[0]) > 1
 
     @property
     def regathers(self) -> bool:
         """True if linears save this rank's tokens for the backward and not those of all ranks."""
         layout = Layout.of(self.plan.tp, tp=self.plan.tp)
-        return int(self.plan.sharding.saved_input_shards(layout)[0]) > 1
+        return int(layout.tp_if(self.plan.sharding.traits.saves_shards)[0]) > 1
 
 
 class Trainer:

@@ -197,7 +197,7 @@ def _kind_name(problem: Problem, index: int) -> str:
 
 def _layer_rows(problem: Problem, table: Estimate) -> list[OpRow]:
     rows = []
-    split = table.plans.schedule.splits_backward
+    split = table.plans.schedule.traits.splits_backward
     for name, piece, _ in _named_pieces(problem, table, slice(None)):
         passes = timed_passes(problem.op_timer, problem.job, piece, table.layers.layout, split=split)
         for timed, shares in passes:
@@ -241,7 +241,7 @@ def _assembly(
     rows = []
     for name, piece, count in _named_pieces(problem, table, slice(stage, stage + 1)):
         passes = timed_passes(
-            op_timer, problem.job, piece, table.layers.layout, split=table.plans.schedule.splits_backward
+            op_timer, problem.job, piece, table.layers.layout, split=table.plans.schedule.traits.splits_backward
         )
         each = [sum(number_at(share.seconds, 0) for share in shares) for _, shares in passes]
         forward_s, backward_s = each[0], sum(each[1:])

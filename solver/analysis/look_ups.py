@@ -73,7 +73,7 @@ def _seconds_by_case(problem: Problem, plan: Plan) -> dict[Case, float]:
     # Each piece by itself, as stages run it a different number of times.
     for piece, count in zip(table.layers.pieces, _most_runs(table), strict=True):
         op_timer = _recording(problem.op_timer)
-        split = table.plans.schedule.splits_backward
+        split = table.plans.schedule.traits.splits_backward
         layer_times(op_timer, problem.job, piece, table.layers.layout, split=split)
         for case, seconds in op_timer.seconds.items():
             total[case] = total.get(case, 0.0) + seconds * count

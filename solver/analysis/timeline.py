@@ -41,7 +41,7 @@ class Timeline:
 
 def num_passes(plan: Plan) -> int:
     """Returns the most passes that a timeline of the plan has."""
-    return plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)
+    return plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.traits.splits_backward else 2)
 
 
 def timeline_of(problem: Problem, plan: Plan) -> Timeline:
@@ -50,7 +50,7 @@ def timeline_of(problem: Problem, plan: Plan) -> Timeline:
     stage_seconds = stage_times(problem.model, problem.job, table, problem.op_timer)
     # The stage row of every stage, and the chunk rows of a stage, which follow each other.
     per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))
-    chunks = np.arange(plan.schedule.placement.chunks(plan.vpp))
+    chunks = np.arange(plan.schedule.placement.directions * plan.vpp)
     rows = table.stages.chunk_starts[per_stage][:, None, None] + chunks[None, :, None]
     times = chunk_times(plan.schedule, stage_seconds.chunk_passes.take(rows), stage_seconds.p2p)
     graph = task_graph(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), blocking=times.blocking)

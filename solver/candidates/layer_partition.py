@@ -92,7 +92,7 @@ def _groups(problem: Problem, one: Candidates, incumbent_s: float) -> list[PlanG
     schedule's stages."""
     plans, pipeline = one.table.plans, one.pipeline
     schedule = plans.schedule
-    has_layout = schedule.placement.looped and not (schedule.splits_backward or plans.stage_layout)
+    has_layout = schedule.placement.looped and not (schedule.traits.splits_backward or plans.stage_layout)
     if not has_layout or not isinstance(pipeline, StageEnds):
         return []
     stages, busy_s = one.table.stages, pipeline.times.per_micro.seconds

@@ -161,7 +161,7 @@ def dispatcher_bytes(context: LayerContext, cluster: ClusterSpec) -> FloatArray:
     if not routed:
         return np.zeros(len(layout))
     group = group_of(Axis.EP, layout, cluster.domains[0].ranks)
-    tokens = ceil_div(layout.micro_batch * job.seq_len, layout.cp * context.sharding.norm_shards(layout))
+    tokens = ceil_div(layout.micro_batch * job.seq_len, layout.cp * layout.tp_if(context.traits.cuts_tokens))
     if job.moe_dispatcher == "deepep":
         each = [_deepep(moe.routed_hidden(model.hidden), layout.ep) for moe in routed]
     else:
@@ -217,7 +217,7 @@ def user_buffer_bytes(context: LayerContext) -> FloatArray:
     with_peers = reduced * ((2 * layout.tp - 1) / layout.tp if ring else 1.0)
     dgrad = with_peers if choices.overlap_rs_dgrad else gathered
     each = GATHERING * gathered + REDUCING * with_peers + BULK * (dgrad + reduced)
-    return np.where(np.asarray(context.sharding.norm_shards(layout)) > 1, elements * each, 0.0)
+    return np.where(np.asarray(layout.tp_if(context.traits.cuts_tokens)) > 1, elements * each, 0.0)
 
 
 def usable_bytes(cluster: ClusterSpec) -> float:

@@ -91,28 +91,22 @@ def peak(stages: Stages, terms: MemoryEstimate) -> MemoryEstimate:
     live = replace(
         terms, logits_bytes=logits_bytes, working_bytes=working_at_peak, gradients_bytes=gradients, step_bytes=step
     )
-    return _with_allocator(
-        live,
-        Moments(
-            stages=stages,
-            logits=logits,
-            at_loss=at_loss,
-            passing=logits_bytes + working_at_peak,
-            buffers=buffers,
-            slices=slices,
-            step=step,
-        ),
+    moments = Moments(
+        stages=stages,
+        logits=logits,
+        at_loss=at_loss,
+        passing=logits_bytes + working_at_peak,
+        buffers=buffers,
+        slices=slices,
+        step=step,
     )
-
-
-def _with_allocator(live: MemoryEstimate, moments: Moments) -> MemoryEstimate:
-    """Returns the live terms with what the caching allocator keeps besides."""
+    # What the caching allocator keeps besides.
     slack = _sum(SLACK, moments)
-    if moments.stages.job.expandable_segments:
+    if stages.job.expandable_segments:
         # Freed blocks join whatever their sizes (PyTorch, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF").
         return replace(live, slack_bytes=slack)
     # Of the buffers that found no room ``step`` is live, and counted already.
-    segments = np.maximum(_sum(END_SEGMENTS, moments) - moments.step, 0.0) + _sum(LOSS_SEGMENTS, moments)
+    segments = np.maximum(_sum(END_SEGMENTS, moments) - step, 0.0) + _sum(LOSS_SEGMENTS, moments)
     return replace(live, slack_bytes=slack + ALLOCATOR_SLACK * live.allocated_bytes, segment_bytes=segments)
 
 
@@ -133,7 +127,7 @@ def layer_backward_bytes(context: LayerContext, kinds: list[LayerBytes], row: In
     layout, layer = context.layout, np.zeros_like(row)
     for kind in kinds[:-2]:
         layer = np.maximum(layer, kind.parameters.total[row])
-    rows = ceil_div(context.tokens, context.sharding.gemm_shards(layout))
+    rows = ceil_div(context.tokens, layout.tp_if(not context.traits.cuts_matrices))
     gradients = 2.0 * context.activations(rows, context.model.hidden) + widest_bytes(context)
     cut = (layout.zero_stage >= 2) | (layout.wp > 1)
     return gradients + np.where(cut, layer * layout.wp * dtype_bytes(context.reduce_dtype), 0.0)
@@ -286,11 +280,7 @@ def slice_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
 # What the caching allocator keeps. Tensors of 10 MiB and more have segments of their own, which do not join
 # (c10/cuda/CUDACachingAllocator.cpp), so a buffer at the end of the step finds room only where a tensor as large was in
 # the passes. Assumption: of the loss's tensors, all as large as the logits, one is a quarter of their bytes.
-
-
-def loss_tensor(moments: Moments) -> FloatArray:
-    """Returns the bytes of one tensor of the loss, the largest of the passes."""
-    return moments.logits / 4.0
+LOSS_TENSORS = 4
 
 
 def segment_bytes(buffers: Sequence[FloatArray], largest: FloatArray) -> FloatArray:
@@ -312,11 +302,13 @@ def slice_segment_bytes(slices: FloatArray, shards: IntArray, largest: FloatArra
 def slice_segments(moments: Moments) -> FloatArray:
     """Returns ``slice_segment_bytes`` of a step."""
     context = moments.stages.context
-    return slice_segment_bytes(moments.slices, context.layout.zero_size, loss_tensor(moments), widest_bytes(context))
+    return slice_segment_bytes(
+        moments.slices, context.layout.zero_size, moments.logits / LOSS_TENSORS, widest_bytes(context)
+    )
 
 
 END_SEGMENTS: tuple[PeakTerm, ...] = (
-    PeakTerm(lambda stages: True, lambda moments: segment_bytes(moments.buffers, loss_tensor(moments))),
+    PeakTerm(lambda stages: True, lambda moments: segment_bytes(moments.buffers, moments.logits / LOSS_TENSORS)),
     PeakTerm(lambda stages: bool(stages.sync.lists_of_slices), slice_segments),
 )
 """Segments of buffers at the end of the step."""
@@ -361,7 +353,7 @@ def pool_bytes(context: LayerContext, passing: FloatArray, reused: FloatArray) -
     scopes, hidden = context.job.cuda_graphs, context.model.hidden
     if "full_iteration" in scopes:
         return reused
-    rows = ceil_div(context.tokens, context.sharding.norm_shards(context.layout))
+    rows = ceil_div(context.tokens, context.layout.tp_if(context.traits.cuts_tokens))
     blocks = [run.block for run in context.model.blocks]
     routes = bool(scopes & ROUTED) and any(block.moe is not None for block in blocks)
     mixers = [block.mixer for block in blocks if isinstance(block.mixer, AttentionSpec)] * ("attn" in scopes)

@@ -5,6 +5,7 @@ is solver.memory.stage."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +80,8 @@ class MemoryEstimate:
 
     def take(self, rows: IntArray) -> "MemoryEstimate":
         """Returns these rows."""
-        return MemoryEstimate(**{name: getattr(self, name)[rows] for name in FIELDS})
+        terms = (term[rows] for term in attrgetter(*FIELDS)(self))
+        return MemoryEstimate(**dict(zip(FIELDS, terms, strict=True)))
 
 
 FIELDS: tuple[str, ...] = tuple(field.name for field in fields(MemoryEstimate))

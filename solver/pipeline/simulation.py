@@ -105,7 +105,7 @@ def _task_graph(schedule: Schedule, shape: tuple[int, int, int], *, blocking: bo
     order = np.argsort(level, kind="stable")
     place = np.append(np.argsort(order), NONE)
     return TaskGraph(
-        shape=(pp, schedule.placement.chunks(vpp), num_micro),
+        shape=(pp, schedule.placement.directions * vpp, num_micro),
         kind=tasks.kind[order],
         stage=tasks.stage[order],
         chunk=tasks.chunk[order],
@@ -180,7 +180,7 @@ def _needs(tasks: _Columns, placement: Placement, depth: tuple[int, int]) -> Int
     chunk, micro = tasks.beside
     forwards = np.flatnonzero((tasks.kind == FORWARD) | (tasks.kind == PAIR))
     backwards = np.flatnonzero((tasks.kind != FORWARD) & (tasks.kind != WEIGHT))
-    pp, chunks, rows = depth[0], placement.chunks(depth[1]), np.arange(len(tasks.kind))
+    pp, chunks, rows = depth[0], placement.directions * depth[1], np.arange(len(tasks.kind))
     # producer[direction, stage, chunk, micro]: the row whose result that is; direction 0 is forward, 1 backward.
     producer = np.full((2, pp, chunks, int(max(tasks.micro.max(), micro.max())) + 1), NEVER, dtype=np.int64)
     producer[0, tasks.stage[forwards], tasks.chunk[forwards], tasks.micro[forwards]] = forwards

@@ -143,7 +143,7 @@ def _groups(table: PipelineBatch, plans: IntArray, spans: FloatArray) -> Iterato
         rows = stages.rows(of_shape)
         # One column per plan: its classes repeated by how many stages each stands for.
         per_stage = np.repeat(rows, stages.count[rows]).reshape(len(of_shape), depth).T
-        chunks = np.arange(schedule.placement.chunks(vpp))
+        chunks = np.arange(schedule.placement.directions * vpp)
         passes = table.passes.take(stages.chunk_starts[per_stage][:, None, :] + chunks[None, :, None])
         yield _Group(
             table=table,
@@ -157,7 +157,7 @@ def _groups(table: PipelineBatch, plans: IntArray, spans: FloatArray) -> Iterato
 def chunk_times(schedule: Schedule, passes: PassTimes, p2p: P2PTimes) -> ChunkTimes:
     """Returns the passes of every chunk, arrays of shape (pp, vpp, N), as a task graph takes them: weight gradients
     apart where the schedule splits backwards."""
-    split = schedule.splits_backward
+    split = schedule.traits.splits_backward
     # Only Megatron-LM's interleaved 1F1B waits for messages between chunks.
     interleaved = passes.forward_s.shape[1] > 1 and schedule.traits.rounds and schedule.placement.looped
     return ChunkTimes(
@@ -287,7 +287,7 @@ def least_spans_s(
     have to run theirs. With equal stages and free messages that is (m + (p - 1) / v) (f + b) of the first stage
     (arXiv 2104.04473 sec. 2.2). Other schedules: the stage's own work.
     """
-    if not plans.schedule.placement.looped or plans.schedule.splits_backward:
+    if not plans.schedule.placement.looped or plans.schedule.traits.splits_backward:
         return busy_s
     first = passes.take(stages.chunk_starts)
     p2p_s = p2p.seconds[stages.plan]

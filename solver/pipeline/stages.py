@@ -6,6 +6,7 @@ unequal stages are 1-D arrays: ``np.maximum.reduceat(values, starts)`` is the wo
 stage are rows of a second table of the same kind."""
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from ops.recompute import Recompute
 from solver.plans.plan_table import PlanTable
 from solver.plans.schedules import Placement
-from spec.arrays import BoolArray, FloatArray, IntArray, ints
+from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
 from spec.model import BlockSpec, ModelSpec
@@ -246,11 +247,11 @@ def _stage_classes(virtual_stages: list[_Chunk], pp: int, vpp: int, placement: P
     """Returns every stage with its chunks, equal neighbours as one class. Where virtual stages are not looped each
     stage is a class of its own, as its micro-batches in flight and its end depend on its position."""
     chunk_at: dict[tuple[int, int], _Chunk] = {}
-    for chain in placement.chains(pp, vpp):
-        chunk_at |= dict(zip(chain, virtual_stages, strict=True))
+    for order in placement.chains(pp, vpp):
+        chunk_at |= dict(zip(order, virtual_stages, strict=True))
     classes: list[_StageClass] = []
     for stage in range(pp):
-        chunks = tuple(chunk_at[stage, chunk] for chunk in range(placement.chunks(vpp)))
+        chunks = tuple(chunk_at[stage, chunk] for chunk in range(placement.directions * vpp))
         if classes and classes[-1].chunks == chunks and placement.looped:
             classes[-1] = classes[-1]._replace(stages=classes[-1].stages + 1)
         else:
@@ -273,24 +274,20 @@ def stage_table(model: ModelSpec, plans: PlanTable, *, rule: str = "uniform") ->
         partition = pipeline_partition(model, pp * vpp, rule, plans.stage_layout)
         classes.append(_stage_classes(_virtual_stages(model, partition), pp, vpp, placement))
     # Classes of all shapes one after another, and for every stage row its plan and its class; the same for chunks.
-    all_classes = [one for rows in classes for one in rows]
-    plan, class_of = _expand(np.array([len(rows) for rows in classes], dtype=np.int64), shape_of)
-    all_chunks = [chunk for one in all_classes for chunk in one.chunks]
-    stage, chunk_of = _expand(np.array([len(one.chunks) for one in all_classes], dtype=np.int64), class_of)
-    layers = tuple(ints([chunk.layers[kind] for chunk in all_chunks])[chunk_of] for kind in range(len(model.blocks)))
+    all_classes = list(chain.from_iterable(classes))
+    positions, counts, chunks_of = zip(*all_classes, strict=True)
+    plan, class_of = _expand(ints(list(map(len, classes))), shape_of)
+    embedding, head, held = zip(*chain.from_iterable(chunks_of), strict=True)
+    stage, chunk_of = _expand(ints(list(map(len, chunks_of))), class_of)
+    layers = tuple(column[chunk_of] for column in ints(held).T)
     if plans.recompute is Recompute.BLOCK:
         layers = _split(layers, plans.num_recompute_layers[plan[stage]])
-    chunks = ChunkTable(
-        stage=stage,
-        embedding=ints([chunk.embedding for chunk in all_chunks])[chunk_of].astype(np.bool_),
-        head=ints([chunk.head for chunk in all_chunks])[chunk_of].astype(np.bool_),
-        layers=layers,
-    )
+    chunks = ChunkTable(stage=stage, embedding=bools(embedding)[chunk_of], head=bools(head)[chunk_of], layers=layers)
     chunk_starts = np.searchsorted(stage, np.arange(len(plan))).astype(np.int64)
     return StageTable(
         plan=plan,
-        position=ints([one.position for one in all_classes])[class_of],
-        count=ints([one.stages for one in all_classes])[class_of],
+        position=ints(positions)[class_of],
+        count=ints(counts)[class_of],
         embedding=np.logical_or.reduceat(chunks.embedding, chunk_starts),
         head=np.logical_or.reduceat(chunks.head, chunk_starts),
         layers=tuple(np.add.reduceat(layers, chunk_starts) for layers in chunks.layers),

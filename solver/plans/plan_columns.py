@@ -78,7 +78,7 @@ class PlanColumns:
 
     def copies(self, owner: Owner) -> IntArray:
         """Returns the ranks that hold the same weights of ``owner``."""
-        ranks, _ = ranks_and_stride(self.sharding.traits.copies.copy_axis(owner), self.layout)
+        ranks, _ = ranks_and_stride(self.sharding.traits.copies.axes(owner)[0], self.layout)
         return ranks
 
     @property

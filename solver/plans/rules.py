@@ -51,7 +51,7 @@ def kv_heads_divide(d: PlanColumns) -> BoolArray:
 
 def feed_forward_divides(d: PlanColumns) -> BoolArray:
     """Returns where the width of every feed-forward network divides over the ranks that shard its weights."""
-    shards = d.sharding.weight_shards(d.layout)
+    shards = d.layout.tp_if(d.sharding.traits.cuts_matrices)
     widths = [run.block.mlp.ffn_hidden for run in d.model.blocks if run.block.mlp is not None]
     return bools(np.all([width % shards == 0 for width in widths], axis=0))
 
@@ -95,7 +95,7 @@ def backward_runs_alone(job: JobSpec, schedule: Schedule, copies: WeightCopies) 
     """Returns whether no reduction or gather overlaps a backward whose weight gradients are deferred (zero-bubble's
     megatron/core/zbpp_utils.py refuses overlap-grad-reduce; InternEvo's WeightGradStore, in
     core/scheduler/pipeline_scheduler_zb.py, waits for what it reduces; PyTorch's stages reduce once, behind all)."""
-    if schedule.traits.pairs or not schedule.splits_backward or job.preset.pipeline.keeps_gathered:
+    if schedule.traits.pairs or not schedule.traits.splits_backward or job.preset.pipeline.keeps_gathered:
         return True
     sync = job.preset.data_parallel
     return not (sync.overlap_grad_reduce or (copies.has_weight_groups and sync.overlap_weights))
@@ -104,7 +104,7 @@ def backward_runs_alone(job: JobSpec, schedule: Schedule, copies: WeightCopies) 
 def backward_can_split(job: JobSpec, schedule: Schedule) -> bool:
     """Returns whether the schedule splits no backward, or the framework does not compile it
     (torch/distributed/pipelining/schedules.py, _check_torch_compile_compatibility)."""
-    return schedule.traits.pairs or not schedule.splits_backward or job.preset.host.code != "compiled"
+    return schedule.traits.pairs or not schedule.traits.splits_backward or job.preset.host.code != "compiled"
 
 
 def autograd_splits(d: PlanColumns) -> BoolArray:
@@ -112,7 +112,7 @@ def autograd_splits(d: PlanColumns) -> BoolArray:
     them. Each product's weight gradient is a graph task of its own, in which a checkpoint runs again
     (torch/distributed/pipelining/_backward.py, stage_backward_weight; torch/utils/checkpoint.py, is_recomputed by
     task), and FSDP2 misses some gradients (PyTorch 2.13, tried on two stages of two shards)."""
-    by_autograd = d.schedule.splits_backward and d.preset.pipeline.keeps_gathered
+    by_autograd = d.schedule.traits.splits_backward and d.preset.pipeline.keeps_gathered
     runs = not by_autograd or ((d["zero_stage"] < 2) & (d.recompute is Recompute.NONE))
     return bools(runs & np.bool_(backward_can_split(d.job, d.schedule)))
 
@@ -132,7 +132,7 @@ def two_chunks_fit(d: PlanColumns) -> BoolArray:
     half enter at each end; ZB-V needs the two chunks alone."""
     placement = d.schedule.placement
     stages = d["pp"] * d["vpp"]
-    two = (d["pp"] > 1) & (placement.chunks(1) * d["vpp"] == 2) & (stages % 2 == 0)
+    two = (d["pp"] > 1) & (placement.directions * d["vpp"] == 2) & (stages % 2 == 0)
     enough = (d.num_micro >= d.schedule.traits.micros_per_stage * d["pp"]) & (d.num_micro % placement.directions == 0)
     # Each virtual stage holds a layer, or the embedding or the head.
     return bools(placement.looped | two & (stages <= d.model.num_layers + 2) & enough)
@@ -205,7 +205,7 @@ def exchange_overlaps(d: PlanColumns) -> BoolArray:
 def tokens_fit_queues(d: PlanColumns) -> BoolArray:
     """Returns where HybridEP's queues between domains can take a rank's tokens."""
     group = group_of(Axis.EP, d.layout, d.cluster.domains[0].ranks)
-    tokens = d["micro_batch"] * d.job.seq_len // (d["cp"] * d.sharding.norm_shards(d.layout))
+    tokens = d["micro_batch"] * d.job.seq_len // (d["cp"] * d.layout.tp_if(d.sharding.traits.cuts_tokens))
     return bools((group.inter == 1) | (tokens <= MOST_TOKENS_BETWEEN_DOMAINS))
 
 
@@ -388,12 +388,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "sequence does not divide by tp x cp",
         "tp",
-        lambda d: d.job.seq_len % (d.sharding.norm_shards(d.layout) * d["cp"]) == 0,
+        lambda d: d.job.seq_len % (d.layout.tp_if(d.sharding.traits.cuts_tokens) * d["cp"]) == 0,
     ),
     Rule(
         "experts with tp need sequence parallelism",
         "tp",
-        lambda d: (d.sharding.norm_shards(d.layout) == d["tp"]) | (d.experts == 0),
+        lambda d: (d.layout.tp_if(d.sharding.traits.cuts_tokens) == d["tp"]) | (d.experts == 0),
     ),
     Rule("weight groups do not divide the stage's ranks", "wp", lambda d: (d.job.world_size // d["pp"]) % d["wp"] == 0),
     Rule(UNCUT, "wp", lambda d: (d["tp"] > 1) | (d["wp"] > 1) | d.traits.uncut),

@@ -79,13 +79,9 @@ class Placement:
     directions: int = 1
     looped: bool = True
 
-    def chunks(self, vpp: int) -> int:
-        """Returns the chunks of a stage: vpp of every copy."""
-        return self.directions * vpp
-
     def chains(self, pp: int, vpp: int) -> list[list[tuple[int, int]]]:
         """Returns for each copy its (stage, chunk) in the order in which a micro-batch passes them."""
-        chunk, stage = (one.reshape(-1) for one in np.indices((self.chunks(vpp), pp)))
+        chunk, stage = (one.reshape(-1) for one in np.indices((self.directions * vpp, pp)))
         # With two copies chunk c belongs to copy c: the offset keeps the copies apart in the sort.
         place = self.place(stage, chunk, ints(pp), ints(vpp)) + (chunk * pp if self.directions > 1 else 0)
         order = np.argsort(place).reshape(self.directions, -1)
@@ -452,11 +448,6 @@ class Schedule(StrEnum):
         OrderTraits(splits_backward=True, pairs=True, chunks=(2, 2), micros_per_stage=2),
         V_SHAPED,
     )
-
-    @property
-    def splits_backward(self) -> bool:
-        """Returns whether weight gradients are scheduled apart."""
-        return self.traits.splits_backward
 
 
 SCHEDULES = {schedule.value: schedule for schedule in Schedule}

@@ -16,7 +16,7 @@ def shards_a_part(plan: Plan) -> bool:
         return False
     copies = plan.sharding.traits.copies
     layout = Layout.of(plan.world_size, tp=plan.tp, pp=plan.pp, cp=plan.cp, wp=plan.wp)
-    ranks, _ = ranks_and_stride(copies.copy_axis(copies.linear_owner), layout)
+    ranks, _ = ranks_and_stride(copies.axes(copies.linear_owner)[0], layout)
     return plan.zero_size < int(ranks[0])
 
 

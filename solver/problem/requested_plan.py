@@ -125,7 +125,7 @@ def strategy_of(settings: PlanSettings, where: str, *, sequence_parallel: bool =
     groups, tp = settings.wp or 1, settings.tp or 1
     if groups > 1 and not sharding.traits.copies.has_weight_groups:
         raise ConfigError(where, "wp", groups, f"1 with strategy {sharding.name}")
-    if sequence_parallel and np.any(sharding.norm_shards(Layout.of(tp, tp=tp)) < tp):
+    if sequence_parallel and np.any(Layout.of(tp, tp=tp).tp_if(sharding.traits.cuts_tokens) < tp):
         allowed = f"False with strategy {sharding.name}, which leaves the sequence whole"
         raise ConfigError(where, "sequence_parallel", True, allowed)
     return sharding
@@ -150,7 +150,7 @@ def zero_of(settings: PlanSettings, sharding: Sharding, world_size: int, where: 
     """
     copies = sharding.traits.copies
     degrees = {"tp": settings.tp or 1, "pp": settings.pp or 1, "cp": settings.cp, "wp": settings.wp or 1}
-    ranks, _ = ranks_and_stride(copies.copy_axis(copies.linear_owner), Layout.of(world_size, **degrees))
+    ranks, _ = ranks_and_stride(copies.axes(copies.linear_owner)[0], Layout.of(world_size, **degrees))
     whole = int(ranks[0])
     size = settings.zero_size
     if size is None:

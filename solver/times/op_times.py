@@ -4,9 +4,7 @@
 the clocks of a loaded GPU; collectives depend on where their group lies; CPU overhead and offload have figures of their
 own."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from operator import attrgetter
 
 import numpy as np
@@ -24,16 +22,17 @@ from ops.op import (
     MemoryBound,
     Op,
     Phase,
+    Update,
 )
 from ops.roles import Role
-from profdb.cost_model import CostModel, ProfileCostModel, attention_query, has_measured_casts, kernel_calls_s, kernel_s
+from profdb.cost_model import CostModel, ProfileCostModel, has_measured_casts, kernel_calls_s, kernel_s
 from profdb.host_copies import TO_DEVICE, TO_HOST, HostCopies, host_copies, host_transfer_s, host_update_s
 from profdb.layer_sum import LayerSum, layer_sum
 from profdb.modelled.flash_generations import attention_price, published_rates
 from profdb.modelled.slow_kernels import (
     NOTHING_MEASURED,
     MeasuredExtents,
-    longer_under_load,
+    longer_under_load_s,
     measured_extents,
     unaligned_s,
 )
@@ -208,7 +207,7 @@ class OpTimer:
                 estimate = self._offloaded(op, layout)
             case Attention():
                 part, family = "attention", f"attention {op.direction}"
-                estimate = attention_price(self.cost_model, self.gpu, attention_query(op))
+                estimate = attention_price(self.cost_model, self.gpu, op)
                 # Rates published for a kernel on this GPU under load need no factor for its clocks.
                 rates = published_rates(op.kernel, self.gpu.architecture) if self.gpu else None
                 load = self._load(op.dtype, world, clocked=rates is None or not rates.holds_under_load)
@@ -223,11 +222,8 @@ class OpTimer:
                 estimate = kernel_calls_s(self.cost_model, op) if op.stands_for and self.casts else self._kernel(op)
                 # Some kernels take longer in a step than in a benchmark, by elements (profdb.modelled.slow_kernels).
                 if self.gpu:
-                    direction, elements = (
-                        "backward" if op.backward else "forward",
-                        floats(op.repeat * op.rows * op.width),
-                    )
-                    longer_s = longer_under_load(self.gpu, op.kernel, direction, elements, op.dtype)
+                    direction, elements = "backward" if op.backward else "forward", op.repeat * op.rows * op.width
+                    longer_s = floats(elements) * longer_under_load_s(self.gpu, op.kernel, direction, op.dtype)
             case _:
                 part = family = "optimizer"
                 estimate = self._kernel(op)
@@ -340,23 +336,23 @@ class OpTimer:
         )
 
 
-@cache
-def _timed_fields(kind: type) -> Callable[[Op], tuple[object, ...]]:
-    # Of the fields of every operation (bytes, lanes, names, owners) its time depends on these.
-    others = {one.name for one in fields(Op)} - {"role", "repeat", "pieces"}
-    return attrgetter(*(one.name for one in fields(kind) if one.name not in others))
-
-
 def timed_content(op: Op) -> tuple[object, ...]:
     """Returns all of an operation that its time depends on, with arrays as their bytes, and objects by their id."""
     kind: type = type(op)
     phase = Phase.FORWARD if op.phase is Phase.RECOMPUTE else op.phase
     values = (
         one.tobytes() if isinstance(one, np.ndarray) else one if isinstance(one, str | int | float) else id(one)
-        for one in _timed_fields(kind)(op)
+        for one in TIMED_FIELDS[kind](op)
     )
     return (kind, phase, *values)
 
+
+KINDS = (Attention, BatchedGemm, Comm, CpuOverhead, GroupedGemm, HostTransfer, HostUpdate, MemoryBound, Update)
+# The time of an operation depends on these alone of the fields that every operation has (bytes, lanes, names, owners).
+UNTIMED = {one.name for one in fields(Op)} - {"role", "repeat", "pieces"}
+TIMED_FIELDS: dict[type, "attrgetter[tuple[object, ...]]"] = {
+    kind: attrgetter(*(one.name for one in fields(kind) if one.name not in UNTIMED)) for kind in KINDS
+}
 
 PRODUCTS = ("gemm", "grouped_gemm")
 FROM_HOST = (Role.ACTIVATIONS_FROM_HOST, Role.PARAMETERS_FROM_HOST)

@@ -167,7 +167,7 @@ def p2p_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:
     layout = plans.layout
     sharding = plans.sharding
     context = LayerContext(sharding=sharding, model=model, job=job, layout=layout)
-    shards = layout.tp if job.preset.pipeline.scattered_p2p else sharding.norm_shards(layout)
+    shards = layout.tp if job.preset.pipeline.scattered_p2p else layout.tp_if(sharding.traits.cuts_tokens)
     return full_tokens_bytes(context) // shards
 
 
@@ -182,7 +182,7 @@ def p2p_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, op_timer: OpTi
         return seconds
     context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=layout)
     # Layers keep whole activations here, as tokens are not sharded.
-    whole = (plans.sharding.norm_shards(layout) == 1) & (layout.tp > 1) & (layout.pp > 1)
+    whole = (layout.tp_if(plans.sharding.traits.cuts_tokens) == 1) & (layout.tp > 1) & (layout.pp > 1)
     num_gathers = PARTITIONED_GATHERS if job.preset.pipeline.partitioned_tensors else 1.0
     for op in gather_slices(np.where(whole, full_tokens_bytes(context), 0), job):
         seconds = seconds + num_gathers * op_timer.time(op, layout).seconds

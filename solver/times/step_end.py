@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.context import LayerContext, reduces_once
-from ops.data_parallel.step import RankParameters, step_ops
-from ops.embedding_and_head import embedding_elements
+from ops.context import reduces_once
+from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
 from ops.op import Axis, Comm, CpuOverhead, HostTransfer, HostUpdate, Ops, Update
 from ops.roles import Role
@@ -20,7 +19,7 @@ from solver.times.contention import Contention, mean_losses
 from solver.times.op_times import OpTimer, TimedOp
 from solver.times.overlap import buckets_exposed_s
 from solver.times.step_parts import SumByPart, sum_by_part
-from spec.arrays import BoolArray, FloatArray, floats
+from spec.arrays import FloatArray, floats
 from spec.job import JobSpec
 
 
@@ -32,15 +31,6 @@ class StepTimes:
     reduction: SumByPart
     update: SumByPart
     gather: SumByPart
-
-
-def operations(context: LayerContext, on_rank: RankParameters, tied: BoolArray, *, mirrored: bool = False) -> Ops:
-    """Returns the step's operations for every stage row; ``tied`` marks rows whose embedding or head is tied to another
-    stage's, ``mirrored`` says that another stage holds all its parameters too."""
-    # Beside adapters both are frozen, and have no gradients to sum.
-    trainable = tied & (context.job.adapter_rank == 0)
-    elements = np.where(trainable, embedding_elements(context), 0)
-    return step_ops(context, on_rank, elements, mirrored=mirrored)
 
 
 def units_of_stages(job: JobSpec, layout: Layout, stages: StageTable) -> FloatArray:

@@ -6,6 +6,7 @@ from ops.data_parallel.step import RankParameters, step_ops
 from ops.layout import Layout
 from ops.op import Ops, Pass
 from ops.recompute import Recompute
+from spec.arrays import bools
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
 from spec.model import ModelSpec
@@ -30,7 +31,9 @@ def step_on(asked: JobSpec, layout: Layout, dense: int, *, expert: int = 0, mirr
     """The operations of the step of a rank with so many elements in every row of the layout."""
     none = layout.constant(0)
     on_rank = RankParameters(dense=none + dense, weight=none, expert=none + expert)
-    return step_ops(LayerContext(model=small_model(), job=asked, layout=layout), on_rank, none, mirrored=mirrored)
+    return step_ops(
+        LayerContext(model=small_model(), job=asked, layout=layout), on_rank, bools(none), mirrored=mirrored
+    )
 
 
 def saved_bytes(piece: Pass) -> float:

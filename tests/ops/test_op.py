@@ -103,10 +103,11 @@ def test_a_number_may_be_zero_only_where_that_is_its_default() -> None:
 
 MORE = """
 import json
-from ops.op import Attention, Phase
+from ops.op import Attention, AttentionCall, Phase, fields_of
 from ops.roles import Module, Role
 from profdb.cases import Family
-from profdb.cost_model import ProfileCostModel, attention_query
+from profdb.cost_model import ProfileCostModel
+from profdb.queries import AttentionQuery
 from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile, save_profile
@@ -124,7 +125,7 @@ samples = [Sample(case=case, trials_s=(seconds,), origin=Origin.MEASURED)
 profile = ProfileDatabase(machine=MachineFacts(gpu="g", cluster="c"), samples=samples)
 save_profile("p.pt", with_fits(profile))
 read = load_profile("p.pt")
-query = attention_query(op)
+query = AttentionQuery(**fields_of(AttentionCall, op))
 print(json.dumps({
     "query": query.columns()["softcap"].tolist(),
     "cases": [(case.softcap, case.tanh) for case in capped],

@@ -35,19 +35,6 @@ def test_plans_that_cut_nothing_are_those_of_one_strategy() -> None:
     assert sum(one.traits.uncut for one in STRATEGIES.values()) == 1
 
 
-def test_nothing_is_cut_over_one_rank() -> None:
-    alone = Layout.of(1)
-    for one in STRATEGIES.values():
-        for shards in (
-            one.weight_shards,
-            one.norm_shards,
-            one.gemm_shards,
-            one.saved_input_shards,
-            one.embedding_shards,
-        ):
-            assert shards(alone).tolist() == [1]
-
-
 def test_every_strategy_can_be_launched_somewhere() -> None:
     for one in STRATEGIES.values():
         assert any(strategy_launch(name, one.name, 2) is not None for name in EXPORTERS), one.name

@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ops.context import LayerContext
+from ops.data_parallel.step import step_ops
 from ops.layout import Layout, group_of, ranks_and_stride
 from ops.op import Comm
 from ops.recompute import Recompute
@@ -14,7 +15,6 @@ from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
-from solver.times.step_end import operations
 from spec.frameworks import framework_names, framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, ModelSpec, MoeSpec
@@ -129,6 +129,6 @@ def priced_bytes(case: Case, position: int) -> dict[tuple[str, str], int]:
     several = table.plans.layout.pp[table.stages.plan] > 1
     tied = ((table.stages.embedding ^ table.stages.head) & several & asked.model.tied_embeddings)[[row]]
     context = LayerContext(sharding=plan.sharding, model=asked.model, job=asked.job, layout=layout)
-    for op in operations(context, table.bytes.on_rank.take(one * 0 + row), tied):
+    for op in step_ops(context, table.bytes.on_rank.take(one * 0 + row), tied):
         add(op, layout, 1)
     return {kind: size for kind, size in total.items() if size}

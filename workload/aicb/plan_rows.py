@@ -131,7 +131,7 @@ def _pass(
     plan: Plan, work: StageWork, pieces: list[tuple[tuple[WorkItem, ...], tuple[WorkItem, ...]]], part: Task
 ) -> Iterator[tuple[str, WorkItem | GeneralItem]]:
     """One chunk of one micro-batch with the hops before and after it."""
-    split = plan.schedule.splits_backward
+    split = plan.schedule.traits.splits_backward
     forward = part.kind is TaskKind.FORWARD
     stage = "forward" if forward else "backward"
     if part.kind is not TaskKind.WEIGHT:

@@ -20,7 +20,7 @@ from ops.layout import Layout
 from ops.memory_bound import bytes_moved
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Owner, Update
 from ops.recompute import Recompute
-from spec.arrays import ints
+from spec.arrays import bools, ints
 from spec.model import MlpSpec, ModelSpec, MoeSpec
 from tests.ops.layouts import job
 from tests.solver.questions import small_model, with_block, with_part
@@ -42,7 +42,7 @@ def sides(held: tuple[MatrixCount, ...], owner: Owner = Owner.DENSE) -> dict[tup
 def step(layout: Layout, optimizer: str = "muon", of: ModelSpec | None = None) -> tuple[Op, ...]:
     """Of a rank with all layers and the embedding."""
     context, on_rank = held(layout, optimizer, of)
-    return step_ops(context, on_rank, ints(0))
+    return step_ops(context, on_rank, bools(False))
 
 
 def held(layout: Layout, optimizer: str = "muon", of: ModelSpec | None = None) -> tuple[LayerContext, RankParameters]:

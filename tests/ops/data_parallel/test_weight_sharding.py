@@ -11,7 +11,7 @@ from ops.layout import Layout
 from ops.memory_bound import bytes_moved
 from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Pass, Phase, multiplies_low_precision
 from ops.roles import Role
-from spec.arrays import ints
+from spec.arrays import bools, ints
 from spec.collectives import Collective
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec
@@ -237,7 +237,7 @@ def test_copies_out_of_a_gather_move_what_travelled_and_gradients_stay_wide() ->
 def step(question: JobSpec, on_rank: RankParameters) -> tuple[Op, ...]:
     layout = Layout.of(RANKS, zero_stage=1, zero_size=RANKS)
     context = LayerContext(model=small_model(), job=question, layout=layout)
-    return step_ops(context, on_rank, ints(0))
+    return step_ops(context, on_rank, bools(False))
 
 
 def test_updated_shards_return_narrow_where_narrow_products_read_them() -> None:

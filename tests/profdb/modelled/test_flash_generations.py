@@ -10,7 +10,7 @@ import pytest
 from ops.layout import Layout
 from ops.op import Attention, AttentionCall, Phase, fields_of
 from ops.roles import Module, Role
-from profdb.cost_model import attention_query
+from profdb.cost_model import kernel_s
 from profdb.modelled.attention import AttentionShapes, flash_seconds
 from profdb.modelled.flash_generations import (
     BACKWARD_FULL,
@@ -117,7 +117,7 @@ def attention(**words: str) -> Attention:
 
 def test_a_generation_that_was_measured_is_told_by_its_own_curve() -> None:
     op = attention(kernel="flash2")
-    own = FlatCostModel().attention_s(attention_query(op)).seconds[0]
+    own = kernel_s(FlatCostModel(), op).seconds[0]
     for name in ("b200", "h100-sxm"):
         told = OpTimer.on(cluster(name), FlatCostModel()).time(op, Layout.of(1)).seconds[0]
         assert told * cluster(name).gpu.training_rate_ratio == pytest.approx(own)
@@ -132,8 +132,7 @@ def test_unpublished_pairs_are_restated_by_the_book() -> None:
         * cluster(name).gpu.training_rate_ratio
         for name in ("b200", "h100-sxm")
     }
-    best = attention_query(replace(op, kernel="flash"))
-    cost_model = float(BestAlone().attention_s(best).seconds[0])
+    cost_model = float(kernel_s(BestAlone(), replace(op, kernel="flash")).seconds[0])
     assert seconds["b200"] == pytest.approx(1.75 * cost_model)
     assert seconds["h100-sxm"] == pytest.approx(2.0 * 4096**2 * 8192 / 319e12, rel=0.003)
 
@@ -159,7 +158,7 @@ def test_a_call_takes_its_own_curve_whatever_others_stand_beside_it(name: str) -
     together = op_timer.time(both, Layout.of(1, tp=[1, 1]))
     alone = [op_timer.time(one, Layout.of(1)) for one in (attention(kernel="flash2"), long)]
     assert together.seconds == pytest.approx([one.seconds[0] for one in alone])
-    short = float(ShortCallsMeasured().attention_s(attention_query(attention(kernel="flash2"))).seconds[0])
+    short = float(kernel_s(ShortCallsMeasured(), attention(kernel="flash2")).seconds[0])
     assert together.seconds[0] * cluster(name).gpu.training_rate_ratio == pytest.approx(short)
 
 
@@ -258,12 +257,12 @@ def test_fp8_attention_takes_the_measured_multiple_of_16_bits(name: str, directi
     )
     told = [float(flash_seconds(gpu, AttentionShapes(**fields_of(AttentionCall, one)))[0]) for one in (narrow, wide)]
     assert told[0] == pytest.approx(ratio * told[1])
-    asked = [attention_price(SixteenBitsAlone(), gpu, attention_query(one)) for one in (narrow, wide)]
+    asked = [attention_price(SixteenBitsAlone(), gpu, one) for one in (narrow, wide)]
     assert asked[0].seconds == pytest.approx(ratio * asked[1].seconds)
     assert asked[0].origin[0] == int(Origin.TRANSFERRED)
 
 
 def test_fp8_attention_that_was_measured_is_told_by_its_own_curve() -> None:
     narrow = attention(dtype="fp8")
-    own = FlatCostModel().attention_s(attention_query(narrow))
-    assert attention_price(FlatCostModel(), cluster("b200").gpu, attention_query(narrow)).seconds == own.seconds
+    own = kernel_s(FlatCostModel(), narrow)
+    assert attention_price(FlatCostModel(), cluster("b200").gpu, narrow).seconds == own.seconds

@@ -23,7 +23,7 @@ OF_ORDERS = [
     (schedule, vpp)
     for schedule in TORCH_SCHEDULES
     if schedule is not Schedule.GPIPE
-    for vpp in CHUNKS.get(schedule, (1,) if schedule.splits_backward else (2, 4))
+    for vpp in CHUNKS.get(schedule, (1,) if schedule.traits.splits_backward else (2, 4))
 ]
 
 

@@ -78,7 +78,7 @@ def chunk_times(
 ) -> ChunkTimes:
     """Chunks that differ by up to ``unlike``, hops that cost from nothing to a third of a forward."""
     draw = np.random.default_rng(sum(shape))
-    of_chunks = (shape[0], schedule.placement.chunks(shape[1]), plans)
+    of_chunks = (shape[0], schedule.placement.directions * shape[1], plans)
     forward_s = draw.uniform(0.5, 2.0, plans) * (1.0 + unlike * draw.uniform(size=of_chunks))
     return ChunkTimes(
         forward_s=forward_s,
@@ -86,7 +86,7 @@ def chunk_times(
         weight_s=0.8 * forward_s,
         p2p_s=np.linspace(0.0, 0.3, plans),
         blocking=blocking,
-        post_validation=schedule.splits_backward and schedule.placement.looped,
+        post_validation=schedule.traits.splits_backward and schedule.placement.looped,
         pair_s=2.4 * forward_s if not schedule.placement.looped else None,
     )
 

@@ -218,7 +218,7 @@ def test_zero_bubble_closed_forms(pp: int, rounds: int) -> None:
 @pytest.mark.parametrize("shape", [(1, 1, 3), (4, 1, 2), (4, 1, 9), (3, 1, 20)])
 def test_every_stage_does_all_its_work_once(schedule: Schedule, shape: tuple[int, int, int]) -> None:
     _, _, num_micro = shape
-    kinds = [TaskKind.FORWARD, TaskKind.BACKWARD] + [TaskKind.WEIGHT] * schedule.splits_backward
+    kinds = [TaskKind.FORWARD, TaskKind.BACKWARD] + [TaskKind.WEIGHT] * schedule.traits.splits_backward
     expected = sorted(Task(kind, 0, micro) for kind in kinds for micro in range(num_micro))
     for order in schedule.orders(shape):
         assert sorted(order) == expected

@@ -12,7 +12,7 @@ from ops.recompute import Recompute
 from ops.roles import Module, Role
 from profdb.cases import Case, GemmCase, HostCopyCase, MemoryBoundCase, OverlapCase, SustainedCase
 from profdb.cost_model import ProfileCostModel
-from profdb.modelled.slow_kernels import UNALIGNED_STD, longer_under_load
+from profdb.modelled.slow_kernels import UNALIGNED_STD, longer_under_load_s
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.sustained import SustainedRates
 from solver.plans.plan_table import Plan, PlanTable
@@ -152,7 +152,7 @@ def test_a_format_that_was_not_measured_keeps_the_sheets_share() -> None:
 
 
 def test_strided_passes_take_longer_at_the_clock_of_a_step_in_both_directions() -> None:
-    """What longer_under_load says is added to a kernel's own time, by its direction and repeats."""
+    """What longer_under_load_s says is added to a kernel's own time, by its direction and repeats."""
     h100 = read_cluster("h100-sxm", root=ROOT)
     gpu = replace(h100.gpu, training_clock_ratio=0.8)
     cold_gpu = replace(h100.gpu, training_clock_ratio=1.0)
@@ -160,7 +160,7 @@ def test_strided_passes_take_longer_at_the_clock_of_a_step_in_both_directions() 
     for phase, direction in ((Phase.FORWARD, "forward"), (Phase.INPUT_GRAD, "backward")):
         op = memory_bound("strided_copy", 1 << 20, 512, role=Role.COPY, phase=phase, repeat=3.0)
         told, plain = (float(one.time(op, Layout.of(1)).seconds[0]) for one in (op_timer, cold))
-        longer = longer_under_load(gpu, "strided_copy", direction, floats([3.0 * (1 << 20) * 512]), "bf16")
+        longer = floats([3.0 * (1 << 20) * 512]) * longer_under_load_s(gpu, "strided_copy", direction, "bf16")
         assert told - plain == pytest.approx(float(np.max(longer)))
         assert told > plain
 

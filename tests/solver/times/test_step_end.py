@@ -7,6 +7,7 @@ import pytest
 
 from ops.context import LayerContext
 from ops.data_parallel.sliced_collectives import RETURNED_SLICE
+from ops.data_parallel.step import step_ops
 from ops.op import Axis, Comm
 from ops.roles import Role
 from profdb.overlap_losses import Losses, OverlapLosses, SizeCurve
@@ -15,7 +16,7 @@ from solver.estimate import estimate_memory, stage_times, step_operations
 from solver.pipeline.stages import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
-from solver.times.step_end import StepTimes, operations, step_times, units_of_stages
+from solver.times.step_end import StepTimes, step_times, units_of_stages
 from spec.arrays import floats, ints
 from spec.collectives import Collective
 from spec.frameworks import FrameworkPreset, framework_preset
@@ -41,7 +42,7 @@ def step_of(asked: Problem, plan: Plan, passes: PassTimes) -> StepTimes:
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     layout = table.plans.layout.take(table.stages.plan)
     context = LayerContext(sharding=table.plans.sharding, model=asked.model, job=asked.job, layout=layout)
-    ops = operations(context, table.bytes.on_rank, np.zeros(len(layout), dtype=bool))
+    ops = step_ops(context, table.bytes.on_rank, np.zeros(len(layout), dtype=bool))
     return step_times(asked.op_timer, asked.job, layout, ops, table.bytes.on_rank, passes)
 
 
@@ -230,6 +231,6 @@ def test_frozen_tied_embeddings_have_no_gradients_to_add_up() -> None:
     for rank in (0, 8):
         job = replace(asked.job, adapter_rank=rank)
         context = LayerContext(sharding=plans.sharding, model=asked.model, job=job, layout=plans.layout)
-        ops = operations(context, table.bytes.on_rank.take(ints([0])), np.ones(1, dtype=bool))
+        ops = step_ops(context, table.bytes.on_rank.take(ints([0])), np.ones(1, dtype=bool))
         sent.append(sum(int(op.size_bytes[0]) for op in ops if isinstance(op, Comm) and op.axis is Axis.EMBEDDING))
     assert sent == [4 * asked.model.vocab * asked.model.hidden, 0]

@@ -36,7 +36,7 @@ def test_the_trace_lasts_as_long_as_the_step(plan: Plan) -> None:
     case = asked(plan)
     events = json.loads(trace_text(case, plan).text)["traceEvents"]
     passes = [event for event in events if event.get("cat") in ("F", "B", "W")]
-    assert len(passes) == plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)
+    assert len(passes) == plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.traits.splits_backward else 2)
     rows = {event["tid"] for event in passes}
     spans = []
     for row in rows:

@@ -1,27 +1,18 @@
 """The measurements of a run, and the steps of a framework's log."""
 
-from collections.abc import Iterator, Sequence
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from runner.comparison.log_forms import (
-    COLOUR,
-    FORMS,
-    LONGEST_LINE,
-    MEGATRON_DEGREES,
-    MEMORY,
-    SUFFIXES,
-    UNITS,
-    LogForm,
-    StepLine,
-)
 from solver.plans.plan_table import Plan
 from spec.errors import ConfigError
 from spec.job import JobSpec
-from spec.units import MS
+from spec.units import GIB, MIB, MS
 
 TRAIN = "train"
 """The form of a result of run_workload.py train."""
@@ -61,7 +52,38 @@ class MeasuredRun:
         return float(low_s), float(high_s)
 
 
-# The steps of a framework's log, whose form is recognised.
+# The steps of a framework's log, whose form is recognised (log_forms.toml).
+
+NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""A terminal's colour codes; torchtitan's lines have them."""
+LONGEST_LINE = 20_000
+SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9}
+"""nanotron src/nanotron/logging/base.py, human_format: three digits and a power of 1000."""
+UNITS = {"gib": GIB, "mib": MIB, "gb": 1e9}
+
+StepLine = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogForm:
+    """How a framework logs a step; the table says what its keys mean."""
+
+    name: str
+    mark: str
+    step: re.Pattern[str]
+    indented: bool = False
+    whole_run: bool = False
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text.replace("<number>", NUMBER))
+
+
+TABLE = tomllib.loads(Path(__file__).with_name("log_forms.toml").read_text(encoding="utf-8"))
+FORMS = tuple(LogForm(**row | {"step": _pattern(row["step"])}) for row in TABLE["form"])
+MEMORY = tuple(_pattern(row["line"]) for row in TABLE["memory"])
+MEGATRON_DEGREES = re.compile(TABLE["degrees"])
 
 WARMUP = 3
 """Default number of steps of a log to leave out: the first ones compile, connect and fill the allocator."""

@@ -54,9 +54,9 @@ def test_attention_is_causal_on_the_heads_that_are_priced() -> None:
     step = PlainTrainer(CASE, Device(kind="cpu"))
     words = step.words[0].clone()
     with torch.no_grad():
-        before = step.model(words, *step.angles)
+        before = step.model(words)
         words[:, -1] = (words[:, -1] + 1) % SHAPE.vocab
-        after = step.model(words, *step.angles)
+        after = step.model(words)
     assert torch.equal(before[:, :-1], after[:, :-1])  # the last word reaches no other
     assert not torch.equal(before[:, -1], after[:, -1])
 
@@ -85,11 +85,10 @@ def test_recomputation_runs_every_layer_once_more_and_nothing_else() -> None:
 def test_both_halves_of_a_layer_are_added_to_what_they_read() -> None:
     layer = PlainTrainer(CASE, Device(kind="cpu")).model.layers[0]
     tokens = torch.randn(2, SHAPE.seq_len, SHAPE.hidden).bfloat16()
-    angle = torch.ones(SHAPE.seq_len, 1, SHAPE.hidden // SHAPE.heads).bfloat16()
     with torch.no_grad():
         for silenced in (layer.out, layer.down):
             silenced.weight.zero_()
-        assert torch.equal(layer(tokens, angle, angle), tokens)
+        assert torch.equal(layer(tokens), tokens)
 
 
 def test_gradients_are_clipped_by_the_norm_of_all() -> None:

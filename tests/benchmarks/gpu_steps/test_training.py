@@ -44,7 +44,7 @@ def test_steps_lower_the_loss() -> None:
 
     def loss() -> float:
         with torch.no_grad():
-            return float(one.loss(one.model(batch, *one.angles), one.labels[0]))
+            return float(one.loss(one.model(batch), one.labels[0]))
 
     before = loss()
     for _ in range(5):

@@ -79,7 +79,7 @@ class FusedAttention(torch.autograd.Function):
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(training.Norm, "forward", lambda norm, tokens: FusedNorm.apply(tokens, norm.weight))
+    monkeypatch.setattr(torch.nn.RMSNorm, "forward", lambda norm, tokens: FusedNorm.apply(tokens, norm.weight))
     monkeypatch.setattr(training, "best_attention", lambda device: (FusedAttention.apply, "traced"))
     # a module of such tensors is made in its format, and cannot be turned into another
     monkeypatch.setattr(torch.nn.Module, "bfloat16", lambda module: module)

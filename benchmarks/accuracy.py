@@ -29,9 +29,9 @@ from benchmarks.source_spread import spread_lines, spreads_without  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.problem.interval import SourceSpread  # noqa: E402
 from solver.times.step_parts import CARRIED  # noqa: E402
-from spec.errors import UserError  # noqa: E402
 from spec.files import atomic_path  # noqa: E402
 from spec.origin import Origin  # noqa: E402
+from spec.program.command import exit_status  # noqa: E402
 
 ORIGINS = tuple(origin.name.lower() for origin in Origin)
 COLUMNS = (
@@ -104,15 +104,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if missing:
         print(f"skipped: there is no {', '.join(missing)}")
         return 0
-    try:
-        rows, new_rows = (read_rows(paths) for paths in (options.measurements, options.new))
-        pricing = Pricing(cost_model=measured_times(options.curves, options.profiles).cost_model)
-        known, new = pricing.predict(rows), pricing.predict(new_rows)
-        spreads = spreads_without(new)
-        write(options.out, [*known, *new], spreads)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    rows, new_rows = (read_rows(paths) for paths in (options.measurements, options.new))
+    pricing = Pricing(cost_model=measured_times(options.curves, options.profiles).cost_model)
+    known, new = pricing.predict(rows), pricing.predict(new_rows)
+    spreads = spreads_without(new)
+    write(options.out, [*known, *new], spreads)
     predictions = [*known, *new]
     priced = sum(one.answer is not None for one in predictions)
     print(f"{len(predictions)} rows, {priced} priced, {time.perf_counter() - began:.1f} s -> {options.out}\n")
@@ -138,4 +134,4 @@ def run_scorer(scorer: Path, predictions: Path) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(exit_status(main))

@@ -39,8 +39,9 @@ from benchmarks.measured_times import MeasuredTimes, measured_times  # noqa: E40
 from benchmarks.published_rows import Pricing, PublishedRow, read_rows  # noqa: E402
 from benchmarks.row_scores import measured_step_s, memory_gib  # noqa: E402
 from spec.cluster.reader import cluster_names, read_cluster  # noqa: E402
-from spec.errors import ConfigError, UserError  # noqa: E402
-from spec.files import atomic_path  # noqa: E402
+from spec.errors import ConfigError  # noqa: E402
+from spec.files import atomic_path, read_text  # noqa: E402
+from spec.program.command import exit_status  # noqa: E402
 
 QUARTER = 0.25
 LEAST_POINTS = 0.05
@@ -342,21 +343,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="constants whose file or name holds this word")
     parser.add_argument("--out", type=Path, help="a page whose table takes the lines")
     options = parser.parse_args(argv)
-    try:
-        _run(options)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _run(options: argparse.Namespace) -> None:
     if options.rows < 1:
         raise ConfigError(where="command line", key="--rows", value=str(options.rows), allowed="1 or more")
     listed = constants(ROOT)
     if options.measurements is None:
         _update(options.out, listed, {})
-        return
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         effects = Effects(
             everything=read_rows(options.measurements),
@@ -369,15 +361,16 @@ def _run(options: argparse.Namespace) -> None:
                 effect = effects.of(one)
                 print(line_of(one, effect), flush=True)
                 _update(options.out, listed, {one.key: effect})
+    return 0
 
 
 def _update(page: Path | None, listed: Sequence[Constant], priced: Mapping[str, str]) -> None:
     if page is None:
         return
-    text = updated_page(page.read_text(encoding="utf-8"), listed, priced)
+    text = updated_page(read_text(page, "--out"), listed, priced)
     with atomic_path(page) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -33,8 +33,9 @@ from profdb.sample import MachineFacts, ProfileDatabase, Samples
 from profdb.store.columns import SampleTable, label_names
 from spec.arrays import BoolArray, FloatArray
 from spec.collectives import Collective
-from spec.errors import MissingCurveError, ProfileError, UserError
+from spec.errors import MissingCurveError, ProfileError
 from spec.origin import Origin
+from spec.program.command import exit_status
 from spec.units import MIB
 
 HOLDOUT_SHARE = 0.2
@@ -268,8 +269,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    sys.exit(exit_status(main))

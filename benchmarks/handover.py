@@ -25,7 +25,8 @@ from solver.problem.problem import Problem  # noqa: E402
 from solver.problem.requested_plan import broken_rules, parse_plan, plan_of  # noqa: E402
 from solver.times.op_times import OpTimer  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
-from spec.errors import ConfigError, ExportError, UserError  # noqa: E402
+from spec.errors import ConfigError, ExportError  # noqa: E402
+from spec.program.command import exit_status  # noqa: E402
 from spec.readers.read_config import read_config  # noqa: E402
 from spec.settings.job import JobRequest, job_of  # noqa: E402
 from workload.launch_files import EXPORTERS  # noqa: E402
@@ -173,23 +174,19 @@ def hand_over(name: str, checkout: Path) -> int:
     return len(against)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, handover in HANDOVERS.items():
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=f"a checkout with {handover.mark}")
     options = vars(parser.parse_args(arguments))
     checkouts = {name: options[name] for name in HANDOVERS if options[name] is not None}
-    try:
-        if not checkouts:
-            raise ConfigError(
-                where="command line", key="checkout", value=None, allowed=f"one of --{', --'.join(HANDOVERS)} DIR"
-            )
-        return int(sum(hand_over(name, checkout) for name, checkout in checkouts.items()) > 0)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if not checkouts:
+        raise ConfigError(
+            where="command line", key="checkout", value=None, allowed=f"one of --{', --'.join(HANDOVERS)} DIR"
+        )
+    return int(sum(hand_over(name, checkout) for name, checkout in checkouts.items()) > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(exit_status(main))

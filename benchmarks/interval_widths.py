@@ -8,7 +8,6 @@ with widths fitted to the other datasets; then the widths. Takes three minutes.
 """
 
 import argparse
-import csv
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +19,13 @@ from scipy.optimize import minimize
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.published_rows import UNEVEN_BATCH, PublishedRow, parse_row, read_rows  # noqa: E402
+from benchmarks.published_rows import UNEVEN_BATCH, PublishedRow, parse_row, read_rows, rows_of  # noqa: E402
 from benchmarks.row_scores import GAP_STD, measured_step_s  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.problem.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, causes  # noqa: E402
 from solver.times.step_parts import CARRIED  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
-from spec.errors import UserError  # noqa: E402
+from spec.program.command import exit_status  # noqa: E402
 
 GAPS = "gaps"
 NAMES = (*WIDTHS, GAPS)
@@ -52,9 +51,9 @@ class PricedDataset:
 
 
 def read_priced(measurements: Sequence[Path], predictions: Path) -> dict[str, PricedDataset]:
-    """The predicted rows by dataset. Raises UserError or OSError for files that cannot be read."""
-    with predictions.open(newline="", encoding="utf-8") as handle:
-        priced = {(line["dataset"], line["row_id"]): line for line in csv.DictReader(handle)}
+    """The predicted rows by dataset. Raises ConfigError for files that cannot be read."""
+    lines = rows_of(predictions, PublishedRow, ("dataset", "row_id"), "--predictions")
+    priced = {(line.dataset, line.row_id): line.cells for line in lines}
     result: dict[str, list[tuple[float, list[float]]]] = {}
     for row in read_rows(measurements):
         line = priced.get((row.dataset, row.row_id))
@@ -122,16 +121,12 @@ def scored(dataset: PricedDataset, chosen: FloatArray) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a line for each dataset, and the widths. The exit status: 2 when a file cannot be read."""
+    """Print a line for each dataset, and the widths. The exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--measurements", type=Path, nargs="+", required=True, help="CSV files or folders")
     parser.add_argument("--predictions", type=Path, required=True, help="what benchmarks/accuracy.py wrote")
     options = parser.parse_args(argv)
-    try:
-        datasets = read_priced(options.measurements, options.predictions)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    datasets = read_priced(options.measurements, options.predictions)
     choosing = [name for name, dataset in datasets.items() if len(dataset.ratio) >= FEWEST_ROWS]
     own = np.append(IN_USE, UNPRICED)
     best = chosen_by([datasets[name] for name in choosing])
@@ -150,4 +145,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(exit_status(main))

@@ -27,7 +27,8 @@ from spec.arrays import ints  # noqa: E402
 from spec.cluster.cluster import ClusterSpec  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
-from spec.errors import ProfileError, UserError  # noqa: E402
+from spec.errors import ProfileError  # noqa: E402
+from spec.program.command import exit_status  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
 KINDS = {one.value: one for one in Collective} | {"sendrecv": Collective.P2P, "all_to_all": Collective.ALL_TO_ALL}
@@ -72,15 +73,11 @@ class NetworkScore:
 
 
 def main() -> int:
-    """Read, predict, print. The exit status: 1 when a target is missed, 2 for wrong input."""
+    """Read, predict, print. The exit status: 1 when a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="CSV file of nccl-tests runs")
     options = parser.parse_args()
-    try:
-        rows, passed_over = price_runs(read_runs(options.runs))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    rows, passed_over = price_runs(read_runs(options.runs))
     scores = all_scores(rows)
     print(f"{'between nodes':28} {'runs':>5} {'rows':>5} {'|log|':>6} {'bias':>6}   limit")
     for score in scores:
@@ -192,4 +189,4 @@ def _score(what: str, rows: pd.DataFrame, target: float) -> NetworkScore:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

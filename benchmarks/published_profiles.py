@@ -33,7 +33,7 @@ from profdb.store.data_file import load_profile, save_profile  # noqa: E402
 from profdb.store.merge import PUBLISHED, merge  # noqa: E402
 from spec.arrays import BoolArray  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
-from spec.errors import UserError  # noqa: E402
+from spec.program.command import exit_status  # noqa: E402
 
 SOURCE = "github:ai-dynamo/aiconfigurator@095f58a5 aic-core/src/aiconfigurator_core/systems/data"
 FILES = {
@@ -127,24 +127,20 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of the profiles")
     parser.add_argument("--own", type=Path, nargs="*", default=[], help="profiles that this project measured")
     options = parser.parse_args()
-    try:
-        own = [ours(path) for path in options.own]
-        for gpu, tables in tables_by_gpu(read_folder(options.curves)[0]).items():
-            name = SPECS.get(gpu[:4])
-            if name is None or Family.GEMM not in tables:
-                continue
-            profile = published(name, tables)
-            for one in own:
-                if one.machine.gpu == profile.machine.gpu:
-                    profile = merge(profile, one).profile
-            path = options.out / f"{NAMES.get(name, name)}.pt"
-            save_profile(path, with_fits(profile))
-            print(f"{path}: {len(profile.samples):,} samples, {path.stat().st_size / 1e6:.2f} MB")
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    own = [ours(path) for path in options.own]
+    for gpu, tables in tables_by_gpu(read_folder(options.curves)[0]).items():
+        name = SPECS.get(gpu[:4])
+        if name is None or Family.GEMM not in tables:
+            continue
+        profile = published(name, tables)
+        for one in own:
+            if one.machine.gpu == profile.machine.gpu:
+                profile = merge(profile, one).profile
+        path = options.out / f"{NAMES.get(name, name)}.pt"
+        save_profile(path, with_fits(profile))
+        print(f"{path}: {len(profile.samples):,} samples, {path.stat().st_size / 1e6:.2f} MB")
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(exit_status(main))

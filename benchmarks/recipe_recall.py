@@ -29,6 +29,7 @@ from solver.problem.requested_plan import broken_rules  # noqa: E402
 from solver.search import search  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.errors import NoFeasiblePlanError, UserError  # noqa: E402
+from spec.program.command import exit_status  # noqa: E402
 from spec.units import GIB  # noqa: E402
 
 TOP = 10
@@ -159,11 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not options.recipes.exists():
         print(f"skipped: there is no {options.recipes}")
         return 0
-    try:
-        recipes = [one for one in read_recipes(options.recipes) if one.counts]
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    recipes = [one for one in read_recipes(options.recipes) if one.counts]
     if options.precision:
         recipes = [one for one in recipes if one.text("precision") == options.precision]
     if options.only:
@@ -178,4 +175,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(exit_status(main))

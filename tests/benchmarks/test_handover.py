@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import handover
+from spec.program.command import exit_status
 
 MEGATRON = '''
 """Takes every flag, and no pipeline of four stages."""
@@ -131,12 +132,12 @@ def test_a_config_that_is_taken_whole(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_folder_that_is_no_checkout_is_one_line(
     files: dict[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert handover.main(["--megatron", str(written(tmp_path, files))]) == 2
+    assert exit_status(lambda: handover.main(["--megatron", str(written(tmp_path, files))])) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
 
 
 def test_no_checkout_at_all(capsys: pytest.CaptureFixture[str]) -> None:
-    assert handover.main([]) == 2
+    assert exit_status(lambda: handover.main([])) == 2
     assert "--megatron, --zero_bubble, --internevo, --accelerate, --torchtitan DIR" in capsys.readouterr().err

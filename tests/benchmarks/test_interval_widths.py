@@ -20,6 +20,7 @@ from solver.estimate import STEP_PARTS
 from solver.problem.interval import UNPRICED, WIDTHS, causes, interval_of, relative_std
 from solver.times.step_parts import CARRIED
 from spec.arrays import floats
+from spec.program.command import exit_status
 from tests.benchmarks.made_up_rows import row
 from tests.ops.layouts import job
 
@@ -80,5 +81,6 @@ def test_rows_are_read_with_their_gaps(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--measurements", str(tmp_path), "--predictions", str(tmp_path / "none.csv")]) == 2
+    words = ["--measurements", str(tmp_path), "--predictions", str(tmp_path / "none.csv")]
+    assert exit_status(lambda: main(words)) == 2
     assert capsys.readouterr().err.startswith("error: ")

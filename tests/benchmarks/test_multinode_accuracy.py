@@ -9,6 +9,7 @@ import pytest
 from benchmarks import multinode_accuracy as benchmark
 from benchmarks.multinode_accuracy import COLUMNS, all_scores, price_runs, read_runs, spec_of
 from spec.errors import ProfileError
+from spec.program.command import exit_status
 
 SIZES = (2**16, 2**22, 2**30)
 
@@ -45,7 +46,7 @@ def written(folder: Path, rows: list[dict[str, object]]) -> Path:
 
 def run(monkeypatch: pytest.MonkeyPatch, path: Path) -> int:
     monkeypatch.setattr("sys.argv", ["multinode_accuracy.py", "--runs", str(path)])
-    return benchmark.main()
+    return exit_status(benchmark.main)
 
 
 def test_the_mean_of_a_run_and_then_over_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

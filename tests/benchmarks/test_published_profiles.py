@@ -9,6 +9,7 @@ from benchmarks.published_profiles import OWN, main, ours
 from profdb.cases import Family
 from profdb.store.data_file import load_profile
 from profdb.store.merge import is_published, published_sources
+from spec.program.command import exit_status
 from tests.solver.questions import ROOT
 
 ROWS, SIDES = (64, 256, 257, 512, 1024, 2048), (64, 256, 512, 1024, 2048)
@@ -42,7 +43,7 @@ def test_no_folder_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["", "--curves", str(tmp_path / "absent"), "--out", str(tmp_path)])
-    assert main() == 2
+    assert exit_status(main) == 2
     assert capsys.readouterr().err == f"error: {tmp_path / 'absent'}: no such folder of curves\n"
 
 

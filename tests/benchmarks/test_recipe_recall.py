@@ -11,6 +11,7 @@ from benchmarks.recipes import TunedRecipe, problem_of, read_recipes, recipe_pla
 from ops.recompute import Recompute
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
+from spec.program.command import exit_status
 
 ROOT = Path(__file__).parents[2]
 CELLS = """
@@ -147,5 +148,5 @@ def test_without_the_file_nothing_is_measured(tmp_path: Path, capsys: pytest.Cap
 def test_a_file_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n", encoding="utf-8")
-    assert main(["--recipes", str(path)]) == 2
+    assert exit_status(lambda: main(["--recipes", str(path)])) == 2
     assert "also recipe" in capsys.readouterr().err

@@ -7,6 +7,7 @@ An input is named by its seed and a number: ``FUZZ="toml:17" python -m pytest te
 import os
 import re
 import zlib
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -41,12 +42,12 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
     return result
 
 
-def flags_of(seed: Command, folder: Path) -> list[str]:
-    """Every flag of the program, or of its verb, as --help lists them."""
-    verb = () if seed.words[0].startswith("-") else seed.words[:1]
-    if seed.program == "readers":
+@cache
+def flags_of(program: str, verb: tuple[str, ...], folder: Path) -> list[str]:
+    """Every flag of a program, or of its verb, as --help lists them."""
+    if program == "readers":
         return []
-    shown = run_command(Command(program=seed.program, words=(*verb, "--help")), folder).out
+    shown = run_command(Command(program=program, words=(*verb, "--help")), folder / "-".join((program, *verb))).out
     return sorted(set(re.findall(r"(?<!\w)--?[a-z][\w-]*", shown)) - LONG_WORK)
 
 
@@ -58,7 +59,8 @@ def undamaged(seed: Command, folder: Path) -> Ending:
 
 def run_numbers(name: str, seed: Command, numbers: range, folder: Path) -> None:
     """Complain of every input of ``numbers`` that does not end as it should."""
-    base, flags = undamaged(seed, folder / "base"), flags_of(seed, folder / "help")
+    verb = () if seed.words[0].startswith("-") else seed.words[:1]
+    base, flags = undamaged(seed, folder / "base"), flags_of(seed.program, verb, folder.parent / "fuzz_help")
     complaints = []
     for number in numbers:
         spoilt = damage(seed, Random(zlib.crc32(f"{name}:{number}".encode())), flags)

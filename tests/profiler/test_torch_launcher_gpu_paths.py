@@ -2,6 +2,7 @@
 tensors without data check layouts and formats, and a fake CUDA tells the order of a trial."""
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -172,39 +173,61 @@ def test_a_gpu_rests_after_each_burst_of_what_draws_more_than_its_limit(
     assert rests == pytest.approx([share * 2e-3] * 20)
 
 
-def test_a_fused_backward_can_be_timed_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    # the compiler without its code generator: what a backward may reuse is decided before that
-    whole = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda *a, **words: whole(*a, backend="aot_eager", **words))
+@pytest.fixture
+def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """torch's compiler without its code generator, unless a test asks for it."""
+    whole, backend = torch.compile, getattr(request, "param", "aot_eager")
+    monkeypatch.setattr(torch, "compile", lambda *a, **words: whole(*a, backend=backend, **words))
+    torch._dynamo.reset()
     memory_bound.compile_forward.cache_clear()
+    yield
+    memory_bound.compile_forward.cache_clear()
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "compiler"),
+    [
+        ("swiglu", "aot_eager"),
+        *(
+            pytest.param(name, "inductor", marks=pytest.mark.nightly)
+            for name in ("swiglu", "masked_softmax", "rotary", "rmsnorm")
+        ),
+    ],
+    indirect=["compiler"],
+)
+def test_a_compiler_fuses_the_kernel_and_never_its_unfused_namesake(kernel: str, compiler: None) -> None:
+    plain = MemoryBoundCase(kernel=f"{kernel}_unfused", direction="forward", rows=4, width=128)
+    launched = launch_memory_bound(plain, Device(kind="cpu"), compiled=True)
+    assert launched.implementation == "torch, several kernels"
+    fused = launch_memory_bound(replace(plain, kernel=kernel), Device(kind="cpu"), compiled=True)
+    one_kernel = memory_bound.FUNCTIONS[kernel].one_kernel
+    assert fused.implementation == ("torch" if one_kernel else "torch.compile for any rows of this width")
+
+
+def test_a_fused_backward_can_be_timed_again_and_again(compiler: None) -> None:
+    # what a backward may reuse is decided before code is generated
     for rows in (12, 20):
-        case = MemoryBoundCase(kernel="swiglu", direction="backward", rows=rows, width=32)
+        case = MemoryBoundCase(kernel="rmsnorm", direction="backward", rows=rows, width=32)
         launched = launch_memory_bound(case, Device(kind="cpu"), compiled=True)
         assert launched.implementation == "torch.compile for any rows of this width"
         first, second = launched.calls[0](), launched.calls[0]()
         assert torch.equal(first[0], second[0])  # type: ignore[index]
-    memory_bound.compile_forward.cache_clear()
 
 
-def test_a_kernel_that_can_no_longer_be_fused_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_can_no_longer_be_fused_refuses(compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch runs a function beyond its limit of graphs as several kernels, whose time would stand under the
     fused name.
     """
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
-    whole = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda *a, **words: whole(*a, backend="aot_eager", **words))
     monkeypatch.setattr(memory_bound, "MOST_GRAPHS", 2)
-    torch._dynamo.reset()
-    memory_bound.compile_forward.cache_clear()
     with torch._dynamo.config.patch(recompile_limit=8):
         for dtype in ("bf16", "fp32", "fp16"):
             case = MemoryBoundCase(kernel="swiglu", direction="forward", rows=12, width=32, dtype=dtype)
             refused = pytest.raises(FailOnRecompileLimitHit, match="fullgraph")
             with refused if dtype == "fp16" else contextlib.nullcontext():
                 launch_memory_bound(case, Device(kind="cpu"), compiled=True)
-    memory_bound.compile_forward.cache_clear()
-    torch._dynamo.reset()
 
 
 def test_a_kernel_whose_backward_cannot_be_compiled_for_any_shape_is_compiled_for_its_own(

@@ -77,7 +77,7 @@ def every_plan(asked):
 )
 def test_every_plan_names_a_preset_that_accepts_it(name: str) -> None:
     preset = framework_preset(name)
-    asked = question(preset=preset, world_size=4, sequences=16)
+    asked = question(preset=preset, world_size=4, sequences=4)
     result = search(asked, full_space(asked.model, asked.job), top_k=10**6)
     assert sum(1 + len(answer.also_zero_sizes) for answer in result.best) == result.num_priced
     for answer in result.best:

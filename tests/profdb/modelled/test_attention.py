@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profdb.modelled.attention import AttentionShapes, core_seconds, flash_seconds, is_aligned
@@ -48,7 +48,6 @@ def test_the_softmax_sets_the_pace_where_products_cost_nothing(batch: int) -> No
     assert flash_seconds(gpu, called)[0] == pytest.approx(LAUNCH_S + cycles / gpu.boost_clock_hz)
 
 
-@settings(max_examples=settings.default.max_examples)
 @given(
     kv_len=st.integers(1, 200),
     part=st.floats(0.01, 1.0),
@@ -61,7 +60,6 @@ def test_pairs_are_those_counted_one_by_one(kv_len: int, part: float, mask: str,
     assert predicted[0] == pytest.approx(counted(q_len, kv_len, mask, window))
 
 
-@settings(max_examples=settings.default.max_examples)
 @given(blocks=st.integers(1, 12), mask=st.sampled_from(["causal", "window"]), window=st.integers(1, 250))
 def test_blocks_are_walked_from_the_one_a_window_begins_in(blocks: int, mask: str, window: int) -> None:
     """A window as long as a block of queries reaches into the block of keys before: two for each, not one."""
@@ -143,7 +141,6 @@ def test_alignment_is_asked_row_by_row() -> None:
     assert core_seconds(A100, mixed)[1] == alone[0]
 
 
-@settings(max_examples=settings.default.max_examples)
 @given(length=st.integers(1, 1 << 16), batch=st.integers(1, 64), mask=st.sampled_from(["causal", "full"]))
 def test_longer_attention_never_takes_less(length: int, batch: int, mask: str) -> None:
     for direction in ("forward", "backward"):

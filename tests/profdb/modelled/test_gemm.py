@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profdb.modelled import gemm
@@ -122,7 +122,6 @@ def test_nothing_to_compute_takes_no_time() -> None:
 SIZES = st.integers(min_value=1, max_value=1 << 17)
 
 
-@settings(max_examples=settings.default.max_examples)
 @given(m=SIZES, k=SIZES, n=SIZES, gpu=st.sampled_from([A100, H100]))
 def test_more_work_never_takes_less_time(m: int, k: int, n: int, gpu: GpuSpec) -> None:
     """Twice the depth: never faster. Twice the rows or columns: at most 10 %, where twice the tiles let
@@ -134,7 +133,6 @@ def test_more_work_never_takes_less_time(m: int, k: int, n: int, gpu: GpuSpec) -
     assert min(seconds(gpu, 2 * m, k, n), seconds(gpu, m, k, 2 * n)) >= 0.9 * base
 
 
-@settings(max_examples=settings.default.max_examples)
 @given(m=SIZES, k=SIZES, n=SIZES)
 def test_no_product_beats_the_roofline(m: int, k: int, n: int) -> None:
     fastest = max(2.0 * m * k * n / H100.peak_flops["bf16"], 2.0 * (m * k + k * n + m * n) / H100.memory_bandwidth)

@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ops.memory_bound import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase
-from profiler.benchmarks.memory_bound import FUNCTIONS, launch_memory_bound
-from profiler.device import Device
+from profiler.benchmarks.memory_bound import FUNCTIONS
 from profiler.profiling_run import RunOptions, compiles
 
 ROWS, WIDTH = 256, 1024
@@ -84,19 +83,6 @@ def test_unfused_kernels_move_what_autograd_dispatches(kernel: str) -> None:
             torch.autograd.grad(output, wanted, gradient, allow_unused=True)
     assert forward.bytes == pytest.approx(bytes_moved_per_element(kernel, backward=False, dtype="bf16"))
     assert backward.bytes == pytest.approx(bytes_moved_per_element(kernel, backward=True, dtype="bf16"))
-
-
-@pytest.mark.parametrize(
-    "kernel",
-    ["swiglu", "masked_softmax", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("rotary", "rmsnorm"))],
-)
-def test_a_compiler_fuses_the_kernel_and_never_its_unfused_namesake(kernel: str) -> None:
-    plain = MemoryBoundCase(kernel=f"{kernel}_unfused", direction="forward", rows=4, width=128)
-    launched = launch_memory_bound(plain, Device(kind="cpu"), compiled=True)
-    assert launched.implementation == "torch, several kernels"
-    fused = launch_memory_bound(replace(plain, kernel=kernel), Device(kind="cpu"), compiled=True)
-    one_kernel = FUNCTIONS[kernel].one_kernel
-    assert fused.implementation == ("torch" if one_kernel else "torch.compile for any rows of this width")
 
 
 def test_kernels_are_fused_on_a_gpu_unless_somebody_says_otherwise() -> None:

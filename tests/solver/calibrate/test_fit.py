@@ -74,7 +74,7 @@ def test_factors_that_made_the_steps_are_found() -> None:
 
 
 def test_steps_as_priced_move_nothing() -> None:
-    found = fit(steps(Calibration())).factors
+    found = fit(steps(Calibration(), PLANS[::3])).factors
     for name in EFFICIENCIES:
         assert getattr(found, name) == pytest.approx(1.0, abs=0.01)
     assert found.overlap == pytest.approx(1.0, abs=0.01)
@@ -96,7 +96,7 @@ def test_a_left_out_step_is_told_by_the_others_alone() -> None:
 
 
 def test_one_step_that_stuttered_moves_the_others_little() -> None:
-    measured = steps(Calibration(compute_efficiency=0.8, memory_bound_efficiency=0.8))
+    measured = steps(Calibration(compute_efficiency=0.8, memory_bound_efficiency=0.8), PLANS[::2])
     spoilt = measured.measured_s.copy()
     spoilt[4] *= 2.0
     honest, robust = fit(measured).factors, fit(replace(measured, measured_s=spoilt)).factors

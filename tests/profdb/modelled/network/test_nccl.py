@@ -142,7 +142,6 @@ def test_a_larger_message_is_never_faster(name: str, kind: Collective, size: int
     assert small > 0.0 or group[0] * group[1] == 1
 
 
-@settings(max_examples=settings.default.max_examples)
 @given(
     name=st.sampled_from([name for name in NAMES if name != "cpu"]),
     kind=st.sampled_from(KINDS),
@@ -159,7 +158,6 @@ def test_a_small_collective_is_never_faster_than_its_launch(
         assert seconds(cluster, kind, size, shape(*group)) >= 6.6e-6 + 0.6e-6 + start
 
 
-@settings(max_examples=settings.default.max_examples)
 @given(kind=st.sampled_from(KINDS), size=st.integers(1 << 20, 1 << 32), inter=st.sampled_from([2, 4, 16]))
 def test_more_siblings_are_never_faster(kind: Collective, size: int, inter: int) -> None:
     alone, beside = (seconds(H100, kind, size, shape(4, inter, siblings)) for siblings in (1, 2))

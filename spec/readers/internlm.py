@@ -5,7 +5,8 @@ Layers as in ``internlm/model/modeling_*.py`` and ``modules/mlp.py``. InternEvo'
 weight 1, mtp.
 """
 
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,101 +21,19 @@ from spec.readers.pyconfig import read_pyconfig
 from spec.section import MAX_LAYERS, Section
 from spec.settings.plan import PlanSettings
 
-# Keys that cannot change step time or memory, by section; one that is neither read nor in a table here is refused
-# (InternEvo 0.5 ``configs/`` and ``internlm/initialize/launch.py``, args_sanity_check).
-MOE = frozenset(
-    str.split(
-        "eval_capacity_factor min_capacity noisy_gate_policy use_rts use_fused_gating "
-        "enable_fused_routing enable_token_rearrange_opt use_tutel aux_loss_by_layer"
-    )
-)
-WEIGHT = frozenset(str.split("overlap memory_pool fsdp launch_allgather_before forward_overlap_per"))
-HARMLESS: Mapping[str, frozenset[str]] = {
-    # names, checkpoints, logging, schedules of learning rate and loss scale, generation after training
-    "": frozenset(
-        str.split(
-            "JOB_NAME DO_ALERT model_type ckpt loss adam lr_scheduler beta2_scheduler grad_scaler "
-            "grad_profiling monitor alert_address generation cudnn_deterministic cudnn_benchmark enable_tb "
-            "tensorboard_folder resume_tb_folder metric_dtype batch_count enable_save_ckpt use_apex_adam"
-        )
-    ),
-    # initialisation, layout of queries and keys, gradient scale of the embedding, kernel fusion that moves the same
-    # bytes and FLOPs
-    "model": frozenset(
-        str.split(
-            "embed_split_hidden embed_grad_scale qk_interleaved rope_type rot_embed_HF_impl adapt_hf "
-            "max_window_layers use_scaled_init use_swiglu_init init_type embedding_init_std "
-            "attn_wqkv_init_std attn_other_init_std ffn_uplayer_init_std ffn_other_init_std out_head_init_std "
-            "norm_head dropout_selective_checkpoint"
-        )
-    ),
-    "model.moe_layer_kwargs": MOE,
-    "moe": MOE,
-    "parallel.expert_weight": WEIGHT,
-    "parallel.expert_zero1": WEIGHT,
-    "parallel.sequence_2D": frozenset({"head_size", "context_size", "window_size", "device_placement_strategy"}),
-    "hybrid_zero_optimizer": frozenset({"clip_grad_norm", "grad_clip", "check_nan", "partition_grad_order"}),
-}
-# What would change the answer and has no price: section -> key -> the values without effect, and why no others.
-UNPRICED: Mapping[str, Mapping[str, tuple[tuple[object, ...], str]]] = {
-    "": {
-        "use_fp32_norm": ((False,), "fp32 norms are not priced"),
-        "selective_checkpoint": ((False,), "selective recomputation is not priced yet"),
-        "selective_checkpoint_offload": ((False,), "offloading is not priced yet"),
-    },
-    "cpu_offloading": {"enable": ((False,), "offloading is not priced yet")},
-    "data": {"unit_schedule_size": ((), "ZeroPP schedules are not priced")},
-    "model": {
-        "apply_post_layer_norm": ((False,), "post-norm blocks are not priced"),
-        "residual_in_fp32": ((False,), "fp32 residuals are not priced"),
-        "attn_drop_rate": ((0, 0.0), "dropout is not priced"),
-        "drop_rate": ((0, 0.0), "dropout is not priced"),
-        "is_reward": ((False,), "reward heads are not priced"),
-        "moe_use_residual": ((False,), "residual experts are not priced"),
-        "first_k_dense_replace": ((0,), "use a Hugging Face or TOML config for mixed layers"),
-        "mtp_depth": ((0,), "use a Hugging Face or TOML config for multi-token prediction"),
-    },
-    "parallel.pipeline": {
-        "zero_bubble": ((False,), 'say mode = "ZBH1"'),
-        "use_zeropp": ((False,), "ZeroPP schedules are not priced"),
-        "decouple_grad": ((False,), "zero-bubble schedules are not priced yet"),
-    },
-    "parallel.zero1": {"fsdp": ((False,), "InternEvo under torch FSDP is not priced")},
-    "parallel.weight": {"launch_allgather_before": (("wo",), "another prefetch point is not priced")},
-    "parallel.expert_weight": {"size": ((0, 1), "expert_weight is not priced")},
-    "parallel.expert_zero1": {"size": ((-1, 0), "expert_zero1 is not priced")},
-    "parallel.sequence_2D": {"enable": ((False,), "2D sequence parallelism is not priced yet")},
-}
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTypeFacts:
-    """Facts that ``model_type`` fixes.
-
-    ``biases``: "always" (q, k, v and output), "unless_no_bias" (all four and the MLP unless
-    ``no_bias``) or "split" (``qkv_bias`` and ``o_bias``, by default only the former).
-    """
+    """Facts that ``model_type`` fixes; the table says what they mean."""
 
     biases: str
     qk_norm: bool = False
     shared_gate: bool = False
 
 
-# model_type names as InternEvo registers them (internlm/model/builder.py)
-FAMILIES: dict[str, ModelTypeFacts] = {
-    "INTERNLM": ModelTypeFacts(biases="always"),
-    "INTERNLM_MoE": ModelTypeFacts(biases="always"),
-    "INTERNLM2": ModelTypeFacts(biases="unless_no_bias"),
-    "INTERNLM2_PUBLIC": ModelTypeFacts(biases="unless_no_bias"),
-    "INTERNLM3": ModelTypeFacts(biases="unless_no_bias"),
-    "LLAMA": ModelTypeFacts(biases="unless_no_bias"),
-    "LLAMA2": ModelTypeFacts(biases="unless_no_bias"),
-    "BAICHUAN2": ModelTypeFacts(biases="unless_no_bias"),
-    "QWEN2": ModelTypeFacts(biases="split"),
-    "QWEN2MOE": ModelTypeFacts(biases="split", shared_gate=True),
-    "MIXTRALMOE": ModelTypeFacts(biases="split"),
-    "QWEN3MOE": ModelTypeFacts(biases="split", qk_norm=True),
-}
+FAMILIES = {name: ModelTypeFacts(**row) for name, row in TABLE["types"].items()}
 
 MOE_TYPES_DROPPING = ("GShard", "MegaBlock")
 MOE_TYPES_DROPLESS = ("MegaBlock-D", "MegaBlock-Dropless", "Dropless")
@@ -164,9 +83,9 @@ def read_internlm_config(path: Path) -> ConfigFile:
 def _close(section: Section, harmless: Iterable[str] = ()) -> None:
     """Raises ConfigError for the section's settings without a price, and for keys that are neither read nor
     ``harmless`` nor in HARMLESS."""
-    for key, (accepted, why) in UNPRICED.get(section.name, {}).items():
-        section.only(key, accepted, why)
-    section.close(HARMLESS.get(section.name, frozenset()).union(harmless))
+    for key, row in TABLE["unpriced"].get(section.name, {}).items():
+        section.only(key, tuple(row["accepted"]), row["why"])
+    section.close({*TABLE["harmless"].get(section.name, ()), *harmless})
 
 
 def _entry(parallel: Section, key: str) -> Section:

@@ -73,7 +73,6 @@ class RunReport:
 
     profile: ProfileDatabase
     sweep: SweepResult
-    skipped: int
     differences: tuple[Difference, ...] = ()
     quality: SampleQuality = field(default_factory=SampleQuality)
     slow: tuple[str, ...] = ()
@@ -309,7 +308,6 @@ def merge_into_profile(
     quality = SampleQuality()
     differences: tuple[Difference, ...] = ()
     # For the report: cases that --resume did not measure again.
-    skipped = len(earlier.cases(all_runs=True)) if options.resume else 0
     if samples:
         # Into the file as it is now: other runs may have added to it since the sweep began.
         merged = merge_into(options.output, profile)
@@ -319,9 +317,7 @@ def merge_into_profile(
     elif earlier.profile is not None:
         profile = earlier.profile
     path.unlink(missing_ok=True)
-    return RunReport(
-        profile=profile, sweep=result, skipped=skipped, differences=differences, quality=quality, notes=tuple(notes)
-    )
+    return RunReport(profile=profile, sweep=result, differences=differences, quality=quality, notes=tuple(notes))
 
 
 MAX_DIFFERENCES = 3

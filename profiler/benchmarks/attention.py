@@ -8,12 +8,10 @@ them are a memory-bound kernel of their own (ops.memory_bound, masked_softmax).
 """
 
 import inspect
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType
-from typing import TypeVar
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -29,7 +27,7 @@ from profiler.benchmarks.flash_kernels import (
     candidates,
     use_kernel,
 )
-from profiler.benchmarks.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError, call_or_refuse
 from profiler.benchmarks.torch_dtypes import operand_copies, random_operand
 from profiler.device import Device
 from spec.dtypes import dtype_bytes
@@ -46,7 +44,6 @@ EVERYWHERE = (-1, -1)
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-Result = TypeVar("Result")
 
 
 class Order(Enum):
@@ -156,20 +153,6 @@ def attention_call(case: AttentionCase, function: AttentionFunction, where: torc
 
     call_or_refuse(run_backward)
     return run_backward
-
-
-def call_or_refuse(call: Callable[[], Result]) -> Result:
-    """Returns the result of the first call. torch reports by an error (and warnings that repeat it) that a kernel
-    does not accept these shapes, FlashAttention-4 by an assertion (flash_attn/cute/interface.py,
-    _validate_head_dims)."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            return call()
-    except OUT_OF_MEMORY:
-        raise
-    except (RuntimeError, TypeError, ValueError, AssertionError) as refused:
-        raise UnsupportedCaseError((str(refused).splitlines() or ["no word"])[0]) from refused
 
 
 def attention_operands(case: AttentionCase, order: Order, where: torch.device) -> Tensors:

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from profdb.cases import GemmCase, GroupedGemmCase, MemoryBoundCase
 from profiler.benchmarks.kernel_functions import KernelFunction
-from profiler.benchmarks.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError, call_or_refuse
 from profiler.benchmarks.torch_dtypes import random_operand, rotating_calls, torch_dtype
 from profiler.device import Device
 
@@ -37,18 +37,8 @@ def launch_fp8(case: GemmCase, device: Device) -> Launched:
     # Bytes: 8-bit operands, 16-bit result.
     moved = (case.m * case.k + case.k * case.n) + 2 * case.m * case.n
     calls = rotating_calls(lambda: fp8_call(case, where), moved, device)
-    try_once(calls[0])
+    call_or_refuse(calls[0])
     return Launched(case=case, calls=calls, implementation=f"torch scaled_mm, {case.scale_recipe} scales")
-
-
-def try_once(call: Call) -> None:
-    """Raises UnsupportedCaseError with torch's reason where its release or its CUDA has no such kernel."""
-    try:
-        call()
-    except OUT_OF_MEMORY:
-        raise
-    except (RuntimeError, ValueError) as refused:
-        raise UnsupportedCaseError((str(refused).splitlines() or ["no word"])[0]) from refused
 
 
 def check_fp8(case: GemmCase, device: Device) -> None:
@@ -158,7 +148,7 @@ def launch_grouped_fp8(case: GroupedGemmCase, device: Device) -> Launched:
         raise UnsupportedCaseError("grouped fp8 products need rows of a group, k and n to be multiples of 16")
     moved = case.groups * case.k * case.n + case.m * case.k + 2 * case.m * case.n
     calls = rotating_calls(lambda: grouped_fp8_call(case, device.torch_device), moved, device, most=4)
-    try_once(calls[0])
+    call_or_refuse(calls[0])
     return Launched(case=case, calls=calls, implementation="torch._scaled_grouped_mm, row scales")
 
 

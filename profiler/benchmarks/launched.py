@@ -1,14 +1,16 @@
 """Result of a launcher: one case as calls that can be timed."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
 from profdb.cases import Case
 
 Call = Callable[[], object]
+Result = TypeVar("Result")
 
 OUT_OF_MEMORY: tuple[type[Exception], ...] = (getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError),)
 """Errors of a device without memory for the operands; torch 2.5 gave it its shorter name."""
@@ -25,6 +27,20 @@ class Stopwatch(Protocol):
 class UnsupportedCaseError(Exception):
     """This device, backend or torch release cannot run the case. It is recorded with the reason, never replaced by
     another operation."""
+
+
+def call_or_refuse(call: Callable[[], Result]) -> Result:
+    """Returns the result of the first call. torch reports by an error (and warnings that repeat it) that a kernel
+    does not accept these shapes, FlashAttention-4 by an assertion (flash_attn/cute/interface.py,
+    _validate_head_dims)."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return call()
+    except OUT_OF_MEMORY:
+        raise
+    except (RuntimeError, TypeError, ValueError, AssertionError) as refused:
+        raise UnsupportedCaseError((str(refused).splitlines() or ["no word"])[0]) from refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

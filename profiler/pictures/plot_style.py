@@ -1,6 +1,5 @@
 """Style of all pictures of a profile (axes, units, footers, files), and selection of their samples."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from profdb.cases import Family
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.columns import STATUSES, SampleTable
 from spec.arrays import ints
+from spec.files import atomic_path
 from spec.origin import ORIGIN_NAMES, Origin
 
 DPI = 130
@@ -121,10 +121,8 @@ def save_figure(figure: Figure, path: Path, caption: str) -> Path:
     """Returns the path of the picture, written with its caption below and replacing an older one in one step."""
     figure.supxlabel(caption, fontsize=8, color="#555555")
     path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, so that replacing is one step; the process id keeps two runs apart.
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    figure.savefig(temporary, dpi=DPI)
-    temporary.replace(path)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=DPI)
     return path
 
 

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from profiler.pictures.plot_style import COLOURS, MARKERS, byte_label, new_figure, powers_axis
 from runner.logs.log import Log
-from spec.files import atomic_file, atomic_path, make_folder
+from spec.files import atomic_file, make_folder
+from workload.pictures import save_figure
 
-PICTURE_DPI = 130
 LEGEND_INCHES = 2.2
 
 
@@ -24,8 +24,7 @@ def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[
     pictures = []
     for what, figure in figures.items():
         path = folder / f"{name}_{what}.png"
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=PICTURE_DPI, format="png")
+        save_figure(figure, path)
         pictures.append(path)
     page = folder / f"{name}.html"
     with atomic_file(page) as handle:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import prod
 from typing import Any
 
 import torch
@@ -169,10 +170,7 @@ class Operations:
 def product_case(shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: str) -> GemmCase:
     """The matrix product of two shapes: (s, b, k) or (s, k) by (k, n); all dimensions but the last make up m."""
     first, second = shapes
-    rows = 1
-    for side in first[:-1]:
-        rows *= side
-    return GemmCase(m=rows, k=first[-1], n=second[-1], layout="NN", dtype_in=dtype, dtype_out=dtype)
+    return GemmCase(m=prod(first[:-1]), k=first[-1], n=second[-1], layout="NN", dtype_in=dtype, dtype_out=dtype)
 
 
 def attention_case(launch: ReplayLaunch, dtype: str) -> AttentionCase:

@@ -214,20 +214,33 @@ def _timed(item: WorkItem, times_ns: dict[str, int], *, core_alone: bool = False
 # The file has one layer and no backward: the kind of layer that there is most of, whose sections sum to the
 # forward of its halves; ``param_time`` is the compute of the step.
 
-# Sections of operations, with all that serves them, and of what else a module runs: with the products of
-# its half. AICB's names.
+# Sections of operations in AICB's names, as its AIOB times them.
 SECTIONS: dict[OpKey, str] = {
+    OpKey(Module.EMBEDDING, Role.TABLE): "Emb",
     OpKey(Module.ATTENTION, Role.NORM): "layernorm",
+    OpKey(Module.ATTENTION, Role.QKV): "atten_qkv",
     OpKey(Module.ATTENTION, Role.CORE): "atten_flash",
-    OpKey(Module.ATTENTION, Role.RING): "atten_flash",
     OpKey(Module.ATTENTION, Role.OUT): "atten_linear",
-    OpKey(Module.ATTENTION, Role.RESIDUAL): "atten_linear",
     OpKey(Module.MLP, Role.NORM): "layernorm2",
     OpKey(Module.MLP, Role.UP): "mlp_linear_1",
     OpKey(Module.MLP, Role.ACTIVATION): "mlp_gelu",
+    OpKey(Module.MLP, Role.DOWN): "mlp_linear_2",
+    OpKey(Module.MOE, Role.ROUTER): "moe_route_gate",
+    OpKey(Module.MOE, Role.TOP_K): "moe_route_select_experts",
     OpKey(Module.MOE, Role.UP): "mlp_linear_1",
     OpKey(Module.MOE, Role.ACTIVATION): "mlp_gelu",
+    OpKey(Module.MOE, Role.DOWN): "mlp_linear_2",
+    OpKey(Module.SHARED_EXPERTS, Role.UP): "mlp_shared_linear_1",
+    OpKey(Module.SHARED_EXPERTS, Role.ACTIVATION): "mlp_shared_gelu",
+    OpKey(Module.SHARED_EXPERTS, Role.DOWN): "mlp_shared_linear_2",
     OpKey(Module.HEAD, Role.NORM): "layernorm_post",
+    OpKey(Module.HEAD, Role.LOGITS): "logit_time",
+    OpKey(Module.STEP, Role.UPDATE): "param_time",
+}
+# What AIOB leaves untimed, and what else a module runs, is with a section of its half: the file's halves are whole.
+UNTIMED_SECTIONS: dict[OpKey, str] = {
+    OpKey(Module.ATTENTION, Role.RING): "atten_flash",
+    OpKey(Module.ATTENTION, Role.RESIDUAL): "atten_linear",
 }
 MODULE_SECTIONS: dict[Module, str] = {
     Module.EMBEDDING: "Emb",
@@ -264,7 +277,7 @@ def aiob_of(works: tuple[StageWork, ...]) -> AiobFile:
 
 
 def _section(item: WorkItem) -> str:
-    section = SECTIONS.get(item.served) or MODULE_SECTIONS.get(item.module)
+    section = (SECTIONS | UNTIMED_SECTIONS).get(item.served) or MODULE_SECTIONS.get(item.module)
     if section is None:
         raise WorkloadError(f"{item.name}: AICB's file of compute times has no section for it")
     return section

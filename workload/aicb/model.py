@@ -9,21 +9,15 @@ from typing import Any
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import Mixer
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
-from spec.readers.read_config import read_config
+from spec.readers.read_config import MODEL_SIZES, read_config
 from workload.aicb.flags import DEEPSEEK, DEEPSPEED, FSDP, MEGATRON, check_counts, refuse
 
 # AICB's GPT presets are Megatron's GPT, its DeepSpeed ones LLaMA.
 GPT_SIZES = {"7": "7B_gpt.toml", "13": "13B_gpt.toml"}
 LLAMA_SIZES = {"7": "7B_llama2.py", "13": "13B_llama2.py"}
-SIZES = {
-    "8": "8B_llama3.py",
-    "22": "22B_gpt.toml",
+SIZES = {name: MODEL_SIZES[name][0] for name in ("8", "22", "70", "175", "405", "moe")} | {
     "30": "30B_llama.toml",
     "65": "65B_llama.toml",
-    "70": "70B_llama2.py",
-    "175": "175B_gpt.toml",
-    "405": "405B_llama3.py",
-    "moe": "8x7B_mixtral.py",
     "deepseek16": "16B_deepseek_v2_lite.toml",
     "deepseek236": "236B_deepseek_v2.toml",
     "deepseek671": "671B_deepseek_v3.toml",

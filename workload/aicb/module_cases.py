@@ -29,32 +29,10 @@ from spec.program.command import whole
 from spec.program.kinds import MOST_COUNT, MOST_GPUS, MOST_SEQUENCE_TOKENS
 from spec.readers.read_config import add_config, assumption_lines, read_config
 from spec.units import US
-from workload.aicb.aiob import ModuleTime, read_aiob
+from workload.aicb.aiob import SECTIONS, ModuleTime, read_aiob
 from workload.aicb.time_source import FixedCostModel
 from workload.diagnostics import WorkloadError
 
-SECTIONS: dict[OpKey, str] = {
-    OpKey(Module.EMBEDDING, Role.TABLE): "Emb",
-    OpKey(Module.ATTENTION, Role.NORM): "layernorm",
-    OpKey(Module.ATTENTION, Role.QKV): "atten_qkv",
-    OpKey(Module.ATTENTION, Role.CORE): "atten_flash",
-    OpKey(Module.ATTENTION, Role.OUT): "atten_linear",
-    OpKey(Module.MLP, Role.NORM): "layernorm2",
-    OpKey(Module.MLP, Role.UP): "mlp_linear_1",
-    OpKey(Module.MLP, Role.ACTIVATION): "mlp_gelu",
-    OpKey(Module.MLP, Role.DOWN): "mlp_linear_2",
-    OpKey(Module.MOE, Role.ROUTER): "moe_route_gate",
-    OpKey(Module.MOE, Role.TOP_K): "moe_route_select_experts",
-    OpKey(Module.MOE, Role.UP): "mlp_linear_1",
-    OpKey(Module.MOE, Role.ACTIVATION): "mlp_gelu",
-    OpKey(Module.MOE, Role.DOWN): "mlp_linear_2",
-    OpKey(Module.SHARED_EXPERTS, Role.UP): "mlp_shared_linear_1",
-    OpKey(Module.SHARED_EXPERTS, Role.ACTIVATION): "mlp_shared_gelu",
-    OpKey(Module.SHARED_EXPERTS, Role.DOWN): "mlp_shared_linear_2",
-    OpKey(Module.HEAD, Role.NORM): "layernorm_post",
-    OpKey(Module.HEAD, Role.LOGITS): "logit_time",
-    OpKey(Module.STEP, Role.UPDATE): "param_time",
-}
 LATENT_SECTIONS: dict[OpKey, str] = {
     OpKey(Module.ATTENTION, Role.Q_DOWN): "attention_linear_q_lora",
     OpKey(Module.ATTENTION, Role.NORM, Role.Q_UP): "attention_linear_q_lora",

@@ -16,26 +16,13 @@ from solver.problem.problem import Problem
 from spec.job import Precision
 from workload.settings.launch_file import LaunchText, launch_text, requirement, same_framework, setting_omissions
 from workload.settings.megatron import SWITCHED_OFF, check_megatron, launch_flags_of_hub_models
-from workload.settings.megatron_flags import FP8_RECIPES, Flags, job_keys, job_omissions, scaling_word
+from workload.settings.megatron_flags import FP8_RECIPES, RELATIVES, Flags, job_keys, job_omissions, scaling_word
 
 NAME = "Megatron-Bridge"
 require = requirement(NAME)
 USAGE = "Megatron-Bridge of August 2026 (067f987): pretrain(recipe(NAME), forward_step) of megatron.bridge.training.pretrain"
-# Fields that a flag of Megatron-LM sets, by what holds them.
-FIELDS: dict[str, str] = {
-    "model": "tensor_model_parallel_size sequence_parallel pipeline_model_parallel_size context_parallel_size cp_comm_type "
-    "expert_model_parallel_size expert_tensor_parallel_size pipeline_model_parallel_layout "
-    "account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split attention_dropout hidden_dropout "
-    "fp8_output_proj cross_entropy_loss_fusion recompute_granularity recompute_method recompute_num_layers recompute_modules "
-    "moe_grouped_gemm moe_permute_fusion moe_token_dispatcher_type moe_router_dtype moe_enable_deepep moe_flex_dispatcher_backend "
-    "moe_router_fusion moe_shared_expert_overlap moe_expert_capacity_factor mtp_num_layers cpu_offloading_num_layers fine_grained_activation_offloading "
-    "offload_modules use_transformer_engine_op_fuser",
-    "train": "micro_batch_size global_batch_size",
-    "ddp": "overlap_grad_reduce overlap_param_gather num_distributed_optimizer_instances",
-    "optimizer": "optimizer optimizer_cpu_offload optimizer_offload_fraction use_precision_aware_optimizer",
-    "comm_overlap": "tp_comm_overlap overlap_moe_expert_parallel_comm delay_wgrad_compute",
-}
-HOLDER = {name: holder for holder, names in FIELDS.items() for name in names.split()}
+# The holder of each field that a flag of Megatron-LM sets.
+HOLDER = {name: holder for holder, names in RELATIVES["bridge"].items() for name in names}
 # Flags whose field has another name or takes the value the other way round.
 OTHERWISE: dict[str, tuple[tuple[str, object], ...]] = {
     "--num-virtual-stages-per-pipeline-rank": (),

@@ -4,6 +4,9 @@ Source: Megatron-LM core 0.14, megatron/training/arguments.py and core/models/gp
 latent attention exist only with --qk-layernorm); core 0.16 for the gate of shared experts.
 """
 
+import tomllib
+from pathlib import Path
+
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
@@ -15,6 +18,8 @@ from workload.settings.launch_file import EXPANDABLE_SEGMENTS, requirement, true
 NAME = "Megatron-LM"
 require = requirement(NAME)
 Flags = dict[str, str | int | None]
+RELATIVES = tomllib.loads(Path(__file__).with_name("megatron_relatives.toml").read_text(encoding="utf-8"))
+"""Flags of Megatron-LM that the frameworks built on it have under which name, or lack."""
 POSITIONS = {PositionKind.ROTARY: "rope", PositionKind.LEARNED: "learned_absolute", PositionKind.NONE: "none"}
 
 

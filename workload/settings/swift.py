@@ -13,26 +13,13 @@ from spec.job import JobSpec
 from spec.model import ModelSpec
 from workload.settings.launch_file import LaunchText, launch_text, requirement, same_framework, setting_omissions
 from workload.settings.megatron import check_megatron, flag_lines, launch_flags_of_hub_models
-from workload.settings.megatron_flags import Flags, job_keys, job_omissions
+from workload.settings.megatron_flags import RELATIVES, Flags, job_keys, job_omissions
 
 NAME = "MS-Swift"
 require = requirement(NAME)
 USAGE = "ms-swift of August 2026 (3602360): NPROC_PER_NODE=... megatron pt (or sft) --model NAME $(grep -v '^#' FILE) and your dataset"
 # Megatron-LM's flags that it calls by the same words
-SAME = frozenset(
-    str.split(
-        "--tensor-model-parallel-size --sequence-parallel --pipeline-model-parallel-size --context-parallel-size "
-        "--cp-comm-type --expert-model-parallel-size --expert-tensor-parallel-size --tp-comm-overlap "
-        "--pipeline-model-parallel-layout --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split "
-        "--overlap-grad-reduce --overlap-param-gather --use-distributed-optimizer --optimizer --optimizer-cpu-offload "
-        "--optimizer-offload-fraction --use-precision-aware-optimizer --main-params-dtype --exp-avg-dtype "
-        "--exp-avg-sq-dtype --micro-batch-size --global-batch-size --bf16 --fp16 --fp8-format --fp8-recipe "
-        "--fp8-param-gather --accumulate-allreduce-grads-in-fp32 --attention-backend --cross-entropy-loss-fusion "
-        "--recompute-granularity --recompute-method --recompute-num-layers --recompute-modules --moe-grouped-gemm "
-        "--moe-permute-fusion --moe-token-dispatcher-type --moe-enable-deepep --moe-router-dtype --moe-shared-expert-overlap "
-        "--moe-expert-capacity-factor --mtp-num-layers"
-    )
-)
+SAME = frozenset(RELATIVES["swift"]["same"])
 # Those of another name: the name, and the value where a switch of Megatron-LM's is one that is off.
 OTHERWISE: dict[str, tuple[str, str | None]] = {
     "--num-virtual-stages-per-pipeline-rank": ("--virtual_pipeline_model_parallel_size", None),

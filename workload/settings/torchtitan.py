@@ -1,13 +1,12 @@
-"""The models that torchtitan has, by what tells them apart.
+"""The models that torchtitan has (torchtitan.toml), and a plan as its Python configuration.
 
-Source: torchtitan b5bcd76 (August 2026), models/*/__init__.py (the configs behind ``model_registry``);
-parameters counted there on the meta device. Corrections of a sigmoid router's scores are buffers and not
-among them; the biases of gpt_oss's router are. Layers: models/common/decoder.py, models/gpt_oss (windows in
-every other layer).
+Layers: torchtitan b5bcd76 (August 2026), models/common/decoder.py, models/gpt_oss (windows in every other layer).
 """
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ops.recompute import Recompute
 from solver.pipeline.stages import pipeline_partition
@@ -48,43 +47,11 @@ class Flavor:
         return self.module == "gpt_oss"
 
 
-def _flavors(module: str, recipe: str, *rows: tuple[str, int, int, int]) -> tuple[Flavor, ...]:
-    return tuple(
-        Flavor(module=module, name=name, recipe=recipe, layers=layers, hidden=hidden, parameters=count)
-        for name, layers, hidden, count in rows
-    )
-
-
-FLAVORS = (
-    *_flavors(
-        "llama3",
-        "llama3_8b",
-        ("1B", 16, 2048, 1_235_814_400),
-        ("3B", 28, 3072, 3_212_749_824),
-        ("8B", 32, 4096, 8_030_261_248),
-        ("70B", 80, 8192, 70_553_706_496),
-        ("405B", 126, 16384, 405_853_388_800),
-    ),
-    *_flavors(
-        "qwen3",
-        "qwen3_14b",
-        ("0.6B", 28, 1024, 596_049_920),
-        ("1.7B", 28, 2048, 1_720_574_976),
-        ("4B", 36, 2560, 4_022_468_096),
-        ("8B", 36, 4096, 8_190_735_360),
-        ("14B", 40, 5120, 14_768_307_200),
-        ("32B", 64, 5120, 32_762_123_264),
-        ("30B-A3B", 48, 2048, 30_532_122_624),
-        ("235B-A22B", 94, 4096, 235_093_634_560),
-    ),
-    *_flavors(
-        "deepseek_v3",
-        "deepseek_v3_16b",
-        ("16B", 27, 2048, 15_706_484_224),
-        ("236B", 60, 5120, 235_741_434_880),
-        ("671B", 61, 7168, 671_026_404_352),
-    ),
-    *_flavors("gpt_oss", "gpt_oss_20b", ("20b", 24, 2880, 20_914_757_184), ("120b", 36, 2880, 116_829_156_672)),
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+FLAVORS = tuple(
+    Flavor(module=module, name=name, recipe=row["recipe"], layers=layers, hidden=hidden, parameters=count)
+    for module, row in TABLE.items()
+    for name, layers, hidden, count in row["models"]
 )
 
 

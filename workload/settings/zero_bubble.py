@@ -14,7 +14,7 @@ from spec.job import JobSpec
 from spec.model import ModelSpec
 from workload.settings.launch_file import LaunchText, launch_text, requirement, same_framework
 from workload.settings.megatron import check_megatron, flag_lines, megatron_flags, omissions
-from workload.settings.megatron_flags import Flags
+from workload.settings.megatron_flags import RELATIVES, Flags
 
 NAME = "The zero-bubble fork"
 require = requirement(NAME)
@@ -27,21 +27,7 @@ WITHOUT = {
     "--cp-comm-type": ("p2p",),
     "--recompute-modules": ("core_attn",),
 }
-LACKING = frozenset(
-    str.split(
-        "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split --cpu-offloading-num-layers "
-        "--fine-grained-activation-offloading --offload-modules --use-transformer-engine-op-fuser "
-        "--exp-avg-dtype --exp-avg-sq-dtype --fp8-param-gather --fp8-recipe --grad-reduce-in-bf16 --kv-lora-rank "
-        "--main-params-dtype --moe-enable-deepep --moe-ffn-hidden-size --moe-layer-freq --moe-router-dtype "
-        "--moe-router-enable-expert-bias --moe-router-group-topk --moe-router-num-groups --moe-router-pre-softmax "
-        "--moe-router-score-function --moe-router-topk-scaling-factor --moe-shared-expert-gate "
-        "--moe-shared-expert-intermediate-size --moe-shared-expert-overlap --mtp-num-layers "
-        "--multi-latent-attention --num-distributed-optimizer-instances --optimizer-cpu-offload "
-        "--overlap-moe-expert-parallel-comm --pipeline-model-parallel-layout --use-precision-aware-optimizer "
-        "--use-rope-scaling --window-size --rope-type --attention-output-gate --moe-latent-size"
-        " --softmax-type"
-    )
-)
+LACKING = frozenset(RELATIVES["zero_bubble"]["lacking"])
 
 
 def zero_bubble_settings(problem: Problem, plan: Plan) -> LaunchText:

@@ -2,7 +2,7 @@
 
 Of plans that no prediction tells apart (solver.search) the one with the fewest is the first answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ops.layout import Layout, ranks_and_stride
 from ops.recompute import Recompute
@@ -44,6 +44,23 @@ SWITCHES: tuple[tuple[str, Callable[[Plan], int]], ...] = (
     ("parts of layers on the host", lambda plan: RARE * bool(plan.offload_modules) + len(plan.offload_modules)),
 )
 """What a plan may have, and how many switches it is."""
+
+
+def family(plan: Plan) -> tuple[object, ...]:
+    """Returns what makes a plan another way to train, and not the same with another number: strategy, how the model is
+    cut, the schedule, and whether stages are written by hand, layers recomputed, and the host holds anything."""
+    cuts = (plan.strategy, plan.tp, plan.cp, plan.pp, plan.ep, plan.etp, plan.wp)
+    recomputes = plan.recompute is not Recompute.NONE or bool(plan.recompute_modules)
+    uses_host = bool(plan.optimizer_offload or plan.offloaded_layers or plan.offload_modules)
+    return (*cuts, plan.schedule, bool(plan.stage_layout), recomputes, uses_host)
+
+
+def alternatives(plans: Sequence[Plan], most: int) -> list[int]:
+    """Returns the places of ``most`` plans behind the first, in order: the best of every other family, and where these
+    are fewer the best of the rest."""
+    best: dict[tuple[object, ...], int] = {}
+    leads = [best.setdefault(family(plan), place) == place for place, plan in enumerate(plans)]
+    return sorted(sorted(range(1, len(plans)), key=lambda place: not leads[place])[:most])
 
 
 def num_switches(plan: Plan) -> int:

@@ -10,6 +10,7 @@ from ops.recompute import Recompute
 from solver.memory.device import likelihood_words, retries_words, usable_bytes
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
+from solver.plans.simplicity import alternatives
 from solver.problem.interval import Evidence
 from solver.problem.result import Answer
 from solver.report.plans import (
@@ -144,10 +145,10 @@ def summary_sections(
         UNSURE[problem.evidence],
     ]
     reasons += [("watch", "; ".join(filter(None, watch))), ("next", next_steps)]
-    alternatives = [_alternatives(plans.answers, 1 + num_alternatives)] * (len(plans.answers) > 1)
+    others_table = [_alternatives(plans.answers, num_alternatives)] * (len(plans.answers) > 1)
     return [
         *([replace(obstacle_section(obstacles), details=False)] if obstacles else []),
-        ReportSection(anchor="best", title="The answer", facts=facts, tables=alternatives),
+        ReportSection(anchor="best", title="The answer", facts=facts, tables=others_table),
         ReportSection(anchor="reasons", title="Why", facts=[one for one in reasons if one[1]]),
     ]
 
@@ -188,8 +189,8 @@ def _tied(places: Sequence[int]) -> str:
 
 def _alternatives(answers: Sequence[Answer], most: int) -> Table:
     rows = [
-        [f"{rank}", one.plan.label(), in_ms(one.step_s), slower_by(one, answers[0]), in_gib(one.needed_bytes)]
-        for rank, one in enumerate(answers[1:most], start=2)
+        [f"{place + 1}", one.plan.label(), in_ms(one.step_s), slower_by(one, answers[0]), in_gib(one.needed_bytes)]
+        for place, one in ((place, answers[place]) for place in alternatives([one.plan for one in answers], most))
     ]
     header = ("rank", "alternative", "step ms", "slower", "GiB")
     return Table(caption="", header=header, rows=rows, words=frozenset({1}), drops=(4, 3, 0))

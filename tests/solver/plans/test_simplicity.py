@@ -8,7 +8,7 @@ import pytest
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
-from solver.plans.simplicity import SWITCHES, num_switches, switches_beyond
+from solver.plans.simplicity import SWITCHES, alternatives, num_switches, switches_beyond
 from solver.plans.space import full_space
 from solver.problem.result import is_tie
 from solver.search import candidate_pool, search
@@ -50,6 +50,15 @@ def test_each_is_a_switch(changes: dict[str, Any], words: list[str]) -> None:
     rare = sum(word in ("an optimizer on the host", "layers on the host") for word in words)
     assert num_switches(plan) == len(words) + 2 * rare + 3 * (words == ["parts of layers on the host"])
     assert not switches_beyond(PLAIN, plan)
+
+
+def test_alternatives_are_other_ways_to_train_before_other_numbers_of_one() -> None:
+    """Of four counts of layers on the host the best one, then what has none; a second count only where room is left."""
+    host = [replace(PLAIN, offloaded_layers=layers) for layers in (4, 5, 6, 7)]
+    plans = [PLAIN, *host, replace(PLAIN, micro_batch=2), replace(PLAIN, tp=2, dp=8), replace(PLAIN, pp=2, dp=8)]
+    assert alternatives(plans, 3) == [1, 6, 7]
+    assert alternatives(plans, 5) == [1, 2, 3, 6, 7]
+    assert alternatives(plans[:1], 5) == []
 
 
 def test_pipeline_stages_with_chunks_come_before_a_plan_that_needs_the_host() -> None:

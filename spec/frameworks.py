@@ -117,6 +117,8 @@ class Pipeline:
 
     schedules: Annotated[tuple[str, ...], Several(Text(means="names of solver.plans.schedules"), least=1)] = ("1f1b",)
     """Pipeline schedules that it supports (solver.plans.schedules)."""
+    searched: bool = True
+    """A search tries several stages by itself; where it does not, constraints and plans may specify them."""
     interleaves: bool = False
     """A stage may have several virtual chunks."""
     shards_weights: bool = True

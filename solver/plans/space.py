@@ -83,9 +83,11 @@ def full_space(model: ModelSpec, job: JobSpec, constraints: Constraints = NO_CON
     )
     selective = (Recompute.SELECTIVE,) if saves else ()
     recomputes = (Recompute.NONE, *selective, Recompute.FULL)
+    named = {bound.key for bound in constraints.bounds}
+    has_stages = job.preset.pipeline.searched or not named.isdisjoint(("pp", "vpp", "schedule"))
     degrees: dict[str, tuple[float, ...]] = {
         "cp": _context_degrees(job),
-        "pp": tuple(d for d in divisors(world) if d <= model.num_layers),
+        "pp": tuple(d for d in divisors(world) if d <= model.num_layers) if has_stages else (1,),
         "tp": tensor_degrees(min(world, heads)),
         "wp": tensor_degrees(world),
         "ep": divisors(experts),

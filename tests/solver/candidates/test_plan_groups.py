@@ -55,7 +55,7 @@ def test_a_search_shows_no_two_plans_that_are_alike() -> None:
 
 def test_a_plan_of_another_stage_is_told_by_it() -> None:
     """Under a pipeline PyTorch's stages 2 and 3 run alike."""
-    asked = question(world_size=16, sequences=64, preset=framework_preset("fsdp"))
+    asked = question(world_size=16, sequences=64, preset=framework_preset("torchtitan"))
     space = replace(full_space(asked.model, asked.job), schedules=(Schedule.ONE_F_ONE_B,))
     best = search(asked, space, top_k=50).best
     others = [one for one in best if len(set(one.also_zero_stages) - {one.plan.zero_stage}) > 0]

@@ -123,6 +123,16 @@ def test_an_empty_space_says_why() -> None:
         search(ASKED, full_space(ASKED.model, ASKED.job, constraints_of({"fix": {"tp": 7}})))
 
 
+def test_fsdp_has_pipeline_stages_only_where_a_constraint_names_them() -> None:
+    """accelerate and Lightning have none, torchtitan, which has, is a preset of its own."""
+    asked = question(world_size=8, sequences=16, preset=framework_preset("fsdp"))
+    assert {plan.pp for plan in plans(asked, {})} == {1}
+    assert {plan.pp for plan in plans(asked, {"min": {"pp": 2}})} == {2, 4, 8}
+    assert {plan.pp for plan in plans(asked, {"fix": {"pp": 2}})} == {2}
+    torchtitan = question(world_size=8, sequences=16, preset=framework_preset("torchtitan"))
+    assert {plan.pp for plan in plans(torchtitan, {})} == {1, 2, 4, 8}
+
+
 def test_no_constraints_change_no_space() -> None:
     space = full_space(ASKED.model, ASKED.job, Constraints())
     assert space == replace(full_space(ASKED.model, ASKED.job), constraints=Constraints())

@@ -40,25 +40,9 @@ OTHERWISE: dict[str, tuple[tuple[str, object], ...]] = {
         ("optimizer.use_distributed_optimizer", True),
     ),
 }
-# training/mixed_precision.py says these formats by one name, and what remains by fields of it.
-RECIPES = {
-    "delayed": "bf16_with_fp8_delayed_scaling_mixed",
-    "tensorwise": "bf16_with_fp8_current_scaling_mixed",
-    "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
-    "mxfp8": "bf16_with_mxfp8_mixed",
-}
-FORMAT_FLAGS = frozenset(
-    str.split(
-        "--bf16 --fp16 --fp8-format --fp8-recipe --fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag --grad-reduce-in-bf16 "
-        "--first-last-layers-bf16 --num-layers-at-start-in-bf16 --num-layers-at-end-in-bf16 "
-        "--accumulate-allreduce-grads-in-fp32"
-    )
-)
-STATES = {
-    "--exp-avg-dtype": "exp_avg_dtype",
-    "--exp-avg-sq-dtype": "exp_avg_sq_dtype",
-    "--main-params-dtype": "main_params_dtype",
-}
+# What training/mixed_precision.py says by one name; what remains of a format is said by fields of it.
+RECIPES, FORMAT_FLAGS = (RELATIVES["bridge_formats"][key] for key in ("recipes", "flags"))
+STATES = ("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-params-dtype")
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32", "fp8": "torch.uint8"}
 # Off by default; a recipe's common part or a family's provider (models/deepseek, models/qwen, models/glm) has them on.
 DEFAULTS: dict[str, object] = {
@@ -109,7 +93,7 @@ def _fields(requested: Flags) -> dict[str, object]:
         elif flag == "--attention-backend":
             fields["model.attention_backend"] = _Code(f"AttnBackend.{value}")
         elif flag in STATES:
-            fields[f"optimizer.{STATES[flag]}"] = _Code(DTYPES[str(value)])
+            fields[f"optimizer.{name}"] = _Code(DTYPES[str(value)])
         else:
             known = name in HOLDER and flag not in SWITCHED_OFF.values()
             require(known, f"what Megatron-LM's {flag} says")

@@ -18,33 +18,9 @@ from workload.settings.megatron_flags import RELATIVES, Flags, job_keys, job_omi
 NAME = "MS-Swift"
 require = requirement(NAME)
 USAGE = "ms-swift of August 2026 (3602360): NPROC_PER_NODE=... megatron pt (or sft) --model NAME $(grep -v '^#' FILE) and your dataset"
-# Megatron-LM's flags that it calls by the same words
-SAME = frozenset(RELATIVES["swift"]["same"])
-# Those of another name: the name, and the value where a switch of Megatron-LM's is one that is off.
-OTHERWISE: dict[str, tuple[str, str | None]] = {
-    "--num-virtual-stages-per-pipeline-rank": ("--virtual_pipeline_model_parallel_size", None),
-    "--no-overlap-p2p-communication": ("--overlap_p2p_comm", "false"),
-    "--no-rope-fusion": ("--apply_rope_fusion", "false"),
-    "--no-masked-softmax-fusion": ("--masked_softmax_fusion", "false"),
-    "--seq-length": ("--max_length", None),
-}
-# Those that a run differs by in nothing but how it looks for faults, or that the model's own config says.
-UNSAID = {
-    "--ddp-bucket-size": "gradient buckets of {} elements, which it leaves to Megatron-Core",
-    "--no-check-for-nan-in-loss-and-grad": "that numbers are not checked",
-    "--attention-dropout": "",
-    "--hidden-dropout": "",
-}
-# What is on, or of another kind, by default.
-DEFAULTS: Flags = {
-    "--use_distributed_optimizer": "false",
-    "--cross_entropy_loss_fusion": "false",
-    "--recompute_granularity": "none",
-    "--apply_rope_fusion": "true",
-    "--packing": "true",
-}
-# Megatron-Core's names of the products that have an adapter, by spec.job.JobSpec.adapted.
-TARGETS = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "down": "linear_fc2"}
+SAME, OTHERWISE, UNSAID, DEFAULTS, TARGETS = (
+    RELATIVES["swift"][key] for key in ("same", "otherwise", "unsaid", "defaults", "targets")
+)
 OF_ADAPTERS = frozenset({"adapter_dropout", "adapter_dtype"})
 
 
@@ -93,8 +69,8 @@ def swift_arguments(problem: Problem, plan: Plan) -> tuple[Flags, tuple[str, ...
         if name in SAME:
             flags[name[:2] + name[2:].replace("-", "_")] = "true" if value is None else value
         else:
-            argument, off = OTHERWISE[name]
-            flags[argument] = value if off is None else off
+            argument, *off = OTHERWISE[name]
+            flags[argument] = off[0] if off else value
     return flags, tuple(notes)
 
 

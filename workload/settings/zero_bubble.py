@@ -21,13 +21,8 @@ require = requirement(NAME)
 USAGE = "torchrun ... pretrain_gpt.py $(grep -v '^#' FILE) of sail-sg/zero-bubble-pipeline-parallelism 39f2c18"
 # Micro-batches that a stage may hold before its weight gradients, in stages (README, zb1p and zb2p)
 PENDING = {Schedule.ZB_H1: 1, Schedule.ZB_1P: 1, Schedule.ZB_H2: 2, Schedule.ZB_2P: 2}
-# Flags of core 0.14 that its core 0.9 does not have; what they stand for is the only way there
-WITHOUT = {
-    "--attention-backend": ("flash", "unfused"),
-    "--cp-comm-type": ("p2p",),
-    "--recompute-modules": ("core_attn",),
-}
-LACKING = frozenset(RELATIVES["zero_bubble"]["lacking"])
+# Flags of core 0.14 with the values that stand for the only way there, and those that its core 0.9 does not have.
+WITHOUT, LACKING = (RELATIVES["zero_bubble"][key] for key in ("without", "lacking"))
 
 
 def zero_bubble_settings(problem: Problem, plan: Plan) -> LaunchText:

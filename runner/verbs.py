@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.compare_verb import add_compare, compare
-from runner.launch.verb import add_launch, add_preflight, launch, look
+from runner.launch.verb import add_hosts, add_launch, launch, look
 from runner.replay.program import DegreeOptions, ReplayTask, task_from_files, task_from_request
 from solver.problem.request import Request
 from spec.errors import ConfigError
@@ -355,7 +355,7 @@ VERBS: dict[str, WorkloadVerb] = {
         run=launch,
     ),
     "preflight": WorkloadVerb(
-        what="releases, GPUs, links, memory and clocks of all hosts in one table", add_flags=add_preflight, run=look
+        what="releases, GPUs, links, memory and clocks of all hosts in one table", add_flags=add_hosts, run=look
     ),
     "links": WorkloadVerb(
         what="nccl-tests' tables, every pair's bandwidth, and who is slower than its peers (torchrun)",

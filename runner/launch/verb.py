@@ -51,11 +51,6 @@ def add_launch(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--no_preflight", action="store_true", help="start without a look at the hosts")
 
 
-def add_preflight(verb: argparse.ArgumentParser) -> None:
-    """All options of ``preflight``."""
-    add_hosts(verb)
-
-
 def launch_of(options: argparse.Namespace, words: list[str]) -> Launch:
     """The launch of the words on the hosts that the options of ``add_hosts`` name. Raises ConfigError as read_hosts and
     chosen_variables."""

@@ -130,6 +130,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 type=comma_separated(non_empty),
             ),
             "--precision": option("products of linear layers (default bf16)", choices=PRECISIONS),
+            "--task": option("what is trained: job task (docs/configs.md)", choices=("pretrain", "sft", "lora")),
             "--mfu": option(
                 "part of a causal attention matrix that MFU counts (default: full, unless attention is more than "
                 "a third of the FLOPs)",

@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
         cluster=first(options.cluster),
         framework=first(options.framework),
         precision=options.precision,
-        job=settings | ({"mfu": options.mfu} if options.mfu else {}),
+        job=settings | {key: one for key in ("mfu", "task") if (one := getattr(options, key))},
         missing=options.missing,
         calibration=options.calibration,
         transfer=options.transfer,

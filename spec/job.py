@@ -164,6 +164,10 @@ class JobSpec:
     """GPUs that the scheduler allocates in each NVLink domain of several nodes, such as 64 or 72 of 72 (Slurm's
     --segment, there in nodes); 0: the largest power of two that divides the world, else the most that do.
     """
+    task: Literal["pretrain", "sft", "lora"] = "pretrain"
+    """Whole sequences ("pretrain", continued training too), samples packed into sequences ("sft"), or adapters trained on
+    such ("lora"). sft and lora set document_tokens to 512, lora adapter_rank to 32, where these are not given
+    (solver.problem.request)."""
     document_tokens: Annotated[int, Whole(least=0, most=MOST_STEP_TOKENS)] = 0
     """Average tokens of a document if several are packed into a sequence, each attending to itself only (flash
     attention; a ring over cp > 1 attends to all); 0: a sequence is one document."""

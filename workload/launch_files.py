@@ -50,7 +50,9 @@ EXPORTERS: dict[str, Exporter] = {
     ),
     "deepspeed": Exporter(compose={"deepspeed": deepspeed_settings}, check={"deepspeed": check_deepspeed}),
     "internevo": Exporter(compose={"internevo": internevo_settings}, check={"internevo": check_internevo}),
-    "bridge": Exporter(compose={"megatron-bridge": bridge_settings}, check={"megatron-bridge": check_megatron}),
+    "bridge": Exporter(
+        compose={"megatron-bridge": bridge_settings}, check={"megatron-bridge": check_megatron}, adapters=True
+    ),
     "swift": Exporter(compose={"megatron": swift_settings}, check={"megatron": check_swift}, adapters=True),
     "accelerate": Exporter(
         compose=dict.fromkeys(WRITTEN["accelerate"].frameworks, accelerate_settings),

@@ -239,13 +239,32 @@ def job_request(request: Request, config: ConfigFile, cluster: ClusterSpec) -> J
     if request.precision is not None:
         settings = {key: value for key, value in settings.items() if not key.startswith("precision.")}
         settings["precision.recipe"] = request.precision
+    settings |= dict(request.job)
     return JobRequest(
         world_size=world_size,
         seq_len=seq_len,
         global_batch_tokens=tokens,
         framework=framework,
-        settings=settings | dict(request.job),
+        settings=task_settings(str(settings.get("task", "")), config.model, seq_len) | settings,
     )
+
+
+# Assumption: samples of instruction tuning are a few hundred tokens long.
+SAMPLE_TOKENS = 512
+# Megatron-Bridge recipes/common.py, _peft_common: LoRA of rank 32 on all linear layers. Experts have none here.
+LORA_RANK = 32
+
+
+def task_settings(task: str, model: ModelSpec, seq_len: int) -> dict[str, object]:
+    """Returns the settings of a job that its task brings (JobSpec.task)."""
+    if task not in ("sft", "lora"):
+        return {}
+    packed: dict[str, object] = {"document_tokens": SAMPLE_TOKENS} if seq_len > SAMPLE_TOKENS else {}
+    if task == "sft":
+        return packed
+    has_experts = any(run.block.moe for run in model.blocks)
+    linears = ("qkv", "out") if has_experts else ("qkv", "out", "up", "down")
+    return packed | {"adapter_rank": LORA_RANK, "adapted": frozenset(linears)}
 
 
 def _batch_of_plan(plan: PlanSettings, world_size: int, seq_len: int) -> int | None:

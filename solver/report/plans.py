@@ -17,6 +17,7 @@ from solver.problem.interval import Evidence
 from solver.problem.loading import LoadedProblem
 from solver.problem.model_flops import attention_counted, logged_tflops, products
 from solver.problem.problem import Problem
+from solver.problem.request import SAMPLE_TOKENS
 from solver.problem.result import Answer, is_tie
 from solver.report.sections import ReportSection, Table
 from spec.files import shipped_folder
@@ -117,6 +118,10 @@ def question_section(
         facts["clocks"] = f"products sustain {facts['clocks']} of their benchmark rate (measured)"
     rows = [(key, fact) for key, fact in facts.items() if fact]
     rows[1:1] = [("assumed", assumption) for assumption in model.assumptions]
+    if job.task != "pretrain" and job.document_tokens == SAMPLE_TOKENS:
+        rows[2:2] = [
+            ("assumed", f"samples of {SAMPLE_TOKENS} tokens on average; --job document_tokens=N says another number")
+        ]
     return ReportSection(anchor="question", title="The question", facts=rows)
 
 

@@ -13,19 +13,35 @@ from collections.abc import Mapping
 
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
-from spec.job import Precision
+from spec.job import JobSpec, Precision
 from workload.settings.launch_file import LaunchText, launch_text, requirement, same_framework, setting_omissions
 from workload.settings.megatron import SWITCHED_OFF, check_megatron, launch_flags_of_hub_models
-from workload.settings.megatron_flags import FP8_RECIPES, RELATIVES, Flags, job_keys, job_omissions, scaling_word
+from workload.settings.megatron_flags import (
+    FP8_RECIPES,
+    RELATIVES,
+    Flags,
+    adapter_obstacles,
+    adapter_targets,
+    job_keys,
+    job_omissions,
+    scaling_word,
+)
 
 NAME = "Megatron-Bridge"
 require = requirement(NAME)
-USAGE = "Megatron-Bridge of August 2026 (067f987): pretrain(recipe(NAME), forward_step) of megatron.bridge.training.pretrain"
+USAGE = "Megatron-Bridge of August 2026 (067f987): {0}(recipe(NAME), forward_step) of megatron.bridge.training.{0}"
+# The entry point of megatron.bridge.training and the common recipe (recipes/common.py) of a task.
+ENTRIES = {
+    "pretrain": ("pretrain", "_pretrain_common"),
+    "sft": ("finetune", "_sft_common"),
+    "lora": ("finetune", "_peft_common"),
+}
 # The holder of each field that a flag of Megatron-LM sets.
 HOLDER = {name: holder for holder, names in RELATIVES["bridge"].items() for name in names}
 # Flags whose field has another name or takes the value the other way round.
 OTHERWISE: dict[str, tuple[tuple[str, object], ...]] = {
     "--num-virtual-stages-per-pipeline-rank": (),
+    "--sft": (),
     "--no-overlap-p2p-communication": (("comm_overlap.overlap_p2p_comm", False),),
     "--no-rope-fusion": (("model.apply_rope_fusion", False),),
     "--no-masked-softmax-fusion": (("model.masked_softmax_fusion", False),),
@@ -65,10 +81,12 @@ def bridge_settings(problem: Problem, plan: Plan) -> LaunchText:
     values = bridge_fields(problem, plan)
     notes = (
         "set data, tokenizer, learning rate and checkpoints, here those of its common recipe",
+        *["set config.checkpoint.pretrained_checkpoint"] * (problem.job.task != "pretrain"),
         *job_omissions(problem, plan),
         *setting_omissions(problem, job_keys(problem.job)),
     )
-    return launch_text(plan, USAGE, notes, ["", *_module(problem.job.precision, values)])
+    entry, common = ENTRIES[problem.job.task]
+    return launch_text(plan, USAGE.format(entry), notes, ["", *_module(problem.job.precision, common, values)])
 
 
 def bridge_fields(problem: Problem, plan: Plan) -> dict[str, object]:
@@ -76,10 +94,23 @@ def bridge_fields(problem: Problem, plan: Plan) -> dict[str, object]:
     Megatron-Bridge cannot run."""
     same_framework("megatron-bridge", plan)
     check_megatron(problem.model, problem.job)
+    for obstacle in adapter_obstacles(problem.model, problem.job):
+        require(False, obstacle)
     requested = launch_flags_of_hub_models(problem, plan)
     # beside a layout too: CommOverlapConfig decides on overlaps before Megatron-Core counts the layout's chunks
     chunks = {"model.virtual_pipeline_model_parallel_size": plan.vpp} if plan.vpp > 1 else {}
-    return DEFAULTS | _fields(requested) | chunks
+    return DEFAULTS | _fields(requested) | chunks | _adapters(problem.job)
+
+
+def _adapters(job: JobSpec) -> dict[str, object]:
+    """LoRA of ``_peft_common``: its rank and what it is beside."""
+    if not job.adapter_rank:
+        require(job.task != "lora", "adapters of rank 0")
+        return {}
+    require(job.task == "lora", "adapters without task=lora")
+    require(not job.adapter_dropout, "dropout of adapters")
+    require(not job.adapter_dtype, f"adapters in {job.adapter_dtype}")
+    return {"peft.dim": job.adapter_rank, "peft.target_modules": adapter_targets(job)}
 
 
 def _fields(requested: Flags) -> dict[str, object]:
@@ -146,7 +177,7 @@ def _precision(precision: Precision) -> list[str]:
     return [*lines, "    config.mixed_precision = precision"]
 
 
-def _module(precision: Precision, values: Mapping[str, object]) -> list[str]:
+def _module(precision: Precision, common: str, values: Mapping[str, object]) -> list[str]:
     overlap = {path: value for path, value in values.items() if path.startswith("comm_overlap.")}
     made = {path.split(".")[1]: value for path, value in overlap.items()}
     # by default CommOverlapConfig switches them on for a distributed optimizer
@@ -159,7 +190,7 @@ def _module(precision: Precision, values: Mapping[str, object]) -> list[str]:
     return [
         "import torch",
         "from megatron.bridge import AutoBridge",
-        "from megatron.bridge.recipes.common import _pretrain_common",
+        f"from megatron.bridge.recipes.common import {common}",
         "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
         "from megatron.bridge.training.config import ConfigContainer",
         "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
@@ -167,7 +198,7 @@ def _module(precision: Precision, values: Mapping[str, object]) -> list[str]:
         "",
         "",
         "def recipe(hf_model: str) -> ConfigContainer:",
-        "    config = _pretrain_common()",
+        f"    config = {common}()",
         "    config.model = AutoBridge.from_hf_pretrained(hf_model).to_megatron_provider(load_weights=False)",
         "    config.tokenizer.tokenizer_model = hf_model",
         "    config.model.pipeline_dtype = torch.bfloat16"

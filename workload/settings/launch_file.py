@@ -73,7 +73,7 @@ def refuse_other_keys(plan: Plan, keys: Collection[str], framework: str) -> None
 PERMITS = frozenset(
     str.split(
         "data_parallel.zero_stages data_parallel.hybrid_zero tensor_parallel.strategies tensor_parallel.axes "
-        "mfu data_parallel.default_zero_stage tensor_parallel.default_strategy "
+        "mfu pipeline.searched data_parallel.default_zero_stage tensor_parallel.default_strategy "
         "tensor_parallel.kv_replication pipeline.schedules pipeline.interleaves pipeline.shards_weights "
         "pipeline.uneven_chunks pipeline.fills_pipeline recomputation.partial recomputation.layers "
         "recomputation.modules offload.activations"

@@ -177,7 +177,8 @@ def flag_lines(flags: Flags) -> list[str]:
 def omissions(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Clauses for what the flags leave out of the model and the job."""
     job = (*job_omissions(problem, plan), *setting_omissions(problem, job_keys(problem.job)))
-    return (*fact_omissions(problem.model), *job)
+    chats = "set --tokenizer-type SFTTokenizer and --data-path to chats (datasets/sft_dataset.py, which packs them)"
+    return (*[chats] * (problem.job.task == "sft"), *fact_omissions(problem.model), *job)
 
 
 def check_megatron(model: ModelSpec, job: JobSpec) -> None:

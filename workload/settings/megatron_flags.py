@@ -177,7 +177,7 @@ JOB_KEYS = BUCKETS | frozenset(
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
         "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused fp32_norms dropout "
         "context_parallel moe_capacity_factor moe_dispatcher moe_router_fusion overlap_expert_a2a delay_wgrad overlap_shared_experts cuda_graphs "
-        "optimizer adapter_rank adapted expandable_segments"
+        "optimizer adapter_rank adapted expandable_segments task"
     )
 )
 # of ops.recompute those of DeepSeek and InternEvo
@@ -192,6 +192,8 @@ def job_flags(model: ModelSpec, job: JobSpec) -> Flags:
     if not job.dropout:
         flags |= {"--attention-dropout": "0.0", "--hidden-dropout": "0.0"}
     flags |= {UNFUSED[name]: None for name in sorted(job.unfused) if name in UNFUSED}
+    if job.task == "sft":
+        flags["--sft"] = None
     if job.preset.loss.fused:
         flags["--cross-entropy-loss-fusion"] = None
     if not job.preset.host.checks_numbers:
@@ -202,8 +204,28 @@ def job_flags(model: ModelSpec, job: JobSpec) -> Flags:
 
 
 def job_keys(job: JobSpec) -> frozenset[str]:
-    """The settings that the flags say; without overlap there is one bucket."""
-    return JOB_KEYS if job.preset.data_parallel.overlap_grad_reduce else JOB_KEYS - BUCKETS
+    """The settings that the flags say; without overlap there is one bucket, and samples are packed by the dataset."""
+    keys = JOB_KEYS if job.preset.data_parallel.overlap_grad_reduce else JOB_KEYS - BUCKETS
+    return keys if job.task == "pretrain" else keys | {"document_tokens"}
+
+
+def adapter_targets(job: JobSpec) -> list[str]:
+    """Returns Megatron-Core's names of the products that have an adapter (JobSpec.adapted)."""
+    return [name for adapted, name in RELATIVES["swift"]["targets"].items() if adapted in job.adapted]
+
+
+def adapter_obstacles(model: ModelSpec, job: JobSpec) -> tuple[str, ...]:
+    """Returns what its relatives with adapters (MS-Swift, Megatron-Bridge) have no words for."""
+    routed = any(run.block.moe for run in model.blocks)
+    return true_notes(
+        {
+            "adapters of queries, keys and values apart": "q_k_v" in job.adapted,
+            "adapters of dense layers beside experts without any": bool(
+                job.adapter_rank and routed and {"up", "down"} & job.adapted
+            ),
+            f"frozen weights in {job.precision.frozen}": bool(job.precision.frozen),
+        }
+    )
 
 
 def recompute_flags(plan: Plan) -> Flags:

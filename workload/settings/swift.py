@@ -13,14 +13,19 @@ from spec.job import JobSpec
 from spec.model import ModelSpec
 from workload.settings.launch_file import LaunchText, launch_text, requirement, same_framework, setting_omissions
 from workload.settings.megatron import check_megatron, flag_lines, launch_flags_of_hub_models
-from workload.settings.megatron_flags import RELATIVES, Flags, job_keys, job_omissions
+from workload.settings.megatron_flags import (
+    RELATIVES,
+    Flags,
+    adapter_obstacles,
+    adapter_targets,
+    job_keys,
+    job_omissions,
+)
 
 NAME = "MS-Swift"
 require = requirement(NAME)
-USAGE = "ms-swift of August 2026 (3602360): NPROC_PER_NODE=... megatron pt (or sft) --model NAME $(grep -v '^#' FILE) and your dataset"
-SAME, OTHERWISE, UNSAID, DEFAULTS, TARGETS = (
-    RELATIVES["swift"][key] for key in ("same", "otherwise", "unsaid", "defaults", "targets")
-)
+USAGE = "ms-swift of August 2026 (3602360): NPROC_PER_NODE=... megatron {} --model NAME $(grep -v '^#' FILE) and your dataset"
+SAME, OTHERWISE, UNSAID, DEFAULTS = (RELATIVES["swift"][key] for key in ("same", "otherwise", "unsaid", "defaults"))
 OF_ADAPTERS = frozenset({"adapter_dropout", "adapter_dtype"})
 
 
@@ -33,7 +38,7 @@ def swift_settings(problem: Problem, plan: Plan) -> LaunchText:
         *job_omissions(problem, plan),
         *setting_omissions(problem, job_keys(problem.job) | OF_ADAPTERS),
     )
-    return launch_text(plan, USAGE, notes, flag_lines(flags))
+    return launch_text(plan, USAGE.format("pt" if problem.job.task == "pretrain" else "sft"), notes, flag_lines(flags))
 
 
 def check_swift(model: ModelSpec, job: JobSpec) -> None:
@@ -43,13 +48,8 @@ def check_swift(model: ModelSpec, job: JobSpec) -> None:
     wide = precision.compute != "bf16" or precision.gradient == "fp32"
     require(wide, f"gradients of bf16 products in {precision.gradient}")
     require(job.moe_dispatcher != "hybridep", "experts reached by hybridep")
-    routed = any(run.block.moe for run in model.blocks)
-    require("q_k_v" not in job.adapted, "adapters of queries, keys and values apart")
-    require(
-        not (job.adapter_rank and routed and {"up", "down"} & job.adapted),
-        "adapters of dense layers beside experts without any",
-    )
-    require(not precision.frozen, f"frozen weights in {precision.frozen}")
+    for obstacle in adapter_obstacles(model, job):
+        require(False, obstacle)
 
 
 def swift_arguments(problem: Problem, plan: Plan) -> tuple[Flags, tuple[str, ...]]:
@@ -78,8 +78,8 @@ def _adapters(job: JobSpec) -> Flags:
     """LoRA: by what it is beside, and in which format its own weights are."""
     if not job.adapter_rank:
         return {}
-    names = [TARGETS[name] for name in sorted(job.adapted, key=list(TARGETS).index)]
-    flags: Flags = {"--tuner_type": "lora", "--lora_rank": job.adapter_rank, "--target_modules": " ".join(names)}
+    names = " ".join(adapter_targets(job))
+    flags: Flags = {"--tuner_type": "lora", "--lora_rank": job.adapter_rank, "--target_modules": names}
     if not job.adapter_dropout:
         flags["--lora_dropout"] = "0.0"
     return flags | ({"--lora_dtype": "float32"} if job.adapter_dtype == "fp32" else {})

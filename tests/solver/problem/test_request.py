@@ -31,6 +31,23 @@ def asked(**changes: object) -> Request:
     return Request(**{**given, **changes})  # type: ignore[arg-type]
 
 
+def test_a_task_brings_packed_samples_and_adapters_unless_they_are_given() -> None:
+    """LoRA as in Megatron-Bridge's common recipe: rank 32 on every linear layer; of experts on attention's alone."""
+    read = {task: read_request(asked(job={"task": task})).job for task in ("pretrain", "sft", "lora")}
+    assert {task: (job.document_tokens, job.adapter_rank) for task, job in read.items()} == {
+        "pretrain": (0, 0),
+        "sft": (512, 0),
+        "lora": (512, 32),
+    }
+    assert read["lora"].adapted == {"qkv", "out", "up", "down"}
+    experts = asked(config=ROOT / "configs" / "8x7B_mixtral.py", job={"task": "lora", "adapter_rank": 8})
+    assert (read_request(experts).job.adapted, read_request(experts).job.adapter_rank) == ({"qkv", "out"}, 8)
+    given = asked(job={"task": "sft", "document_tokens": 100})
+    assert read_request(given).job.document_tokens == 100
+    short = asked(job={"task": "sft"}, seq_len=512)
+    assert read_request(short).job.document_tokens == 0
+
+
 def test_the_profile_is_read_once_and_after_the_checks_where_the_cluster_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -127,7 +127,36 @@ def test_chunks_are_said_beside_a_layout() -> None:
     assert not [name for name in bridge_fields(asked(PLAN), PLAN) if "virtual" in name]
 
 
+@pytest.mark.parametrize(
+    ("task", "entry", "common"),
+    [
+        ("pretrain", "pretrain", "_pretrain_common"),
+        ("sft", "finetune", "_sft_common"),
+        ("lora", "finetune", "_peft_common"),
+    ],
+)
+def test_a_task_has_its_entry_point_and_recipe(
+    task: str, entry: str, common: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = 32 * (task == "lora")
+    text = bridge_settings(asked(PLAN, job={"task": task, "adapter_rank": rank}), PLAN)
+    assert f"{entry}(recipe(NAME), forward_step) of megatron.bridge.training.{entry}" in text.text
+    assert f"    config = {common}()" in text.text
+    told = made(text.text, tmp_path, monkeypatch)
+    targets = ["linear_qkv", "linear_proj"]
+    assert (told.get("peft.dim", 0), told.get("peft.target_modules", targets)) == (rank, targets)
+    assert any("pretrained_checkpoint" in note for note in text.notes) is (task != "pretrain")
+
+
 def test_what_it_has_no_field_for_is_refused() -> None:
+    for job in (
+        {"adapter_rank": 8},
+        {"task": "lora"},
+        {"task": "lora", "adapter_rank": 8, "adapter_dropout": True},
+        {"task": "lora", "adapter_rank": 8, "adapter_dtype": "fp32"},
+    ):
+        with pytest.raises(ExportError, match=r"adapters"):
+            bridge_fields(asked(PLAN, job=job), PLAN)
     partial = {"tensor_parallel.bulk_dgrad": False, "tensor_parallel.overlap": True}
     with pytest.raises(ExportError, match="--disable-tp-comm-bulk-dgrad"):
         bridge_fields(asked(PLAN, preset=partial), PLAN)

@@ -155,6 +155,18 @@ def test_parts_of_layers_on_the_host() -> None:
     ).use_transformer_engine_op_fuser
 
 
+def test_instruction_tuning_is_a_flag_with_a_note_on_its_data() -> None:
+    """core 0.14 on: pretrain_gpt.py reads chats through datasets/sft_dataset.py."""
+    plan = replace(FSP, dp=4)
+    written = megatron_settings(asked(plan, job={"task": "sft", "document_tokens": 8}), plan)
+    assert parse_flags("megatron-core-0.14", written.text).sft
+    assert any("SFTTokenizer" in note for note in written.notes)
+    assert not any("document_tokens" in note for note in written.notes)
+    plain = megatron_settings(asked(plan, job={"document_tokens": 8}), plan)
+    assert not parse_flags("megatron-core-0.14", plain.text).sft
+    assert any("document_tokens" in note for note in plain.notes)
+
+
 def test_what_core_0_19_brought() -> None:
     """arguments.py: --optimizer takes muon; --attention-output-gate and --moe-latent-size are fields of its config."""
     plan = replace(FSP, dp=4, zero_stage=1, zero_size=4)

@@ -74,6 +74,13 @@ def test_adapters_are_arguments() -> None:
         check_swift(*known(PLAN, model=ROUTED, job=job))
 
 
+def test_a_task_is_its_entry_point() -> None:
+    for task, entry in (("pretrain", "pt"), ("sft", "sft"), ("lora", "sft")):
+        text = swift_settings(asked(PLAN, job={**WIDE, "task": task, "document_tokens": 8}), PLAN)
+        assert f"megatron {entry} --model NAME" in text.text
+        assert any("document_tokens" in note for note in text.notes) is (task == "pretrain")
+
+
 def test_plans_that_it_has_no_argument_for() -> None:
     part = replace(PLAN, zero_size=2)
     with pytest.raises(ExportError, match="--num-distributed-optimizer-instances"):

@@ -65,7 +65,7 @@ def test_an_error_of_a_rank_is_said_once_whatever_torchrun_adds(
         ("exec sleep 60", ("a", "gone"), "error: gone: ssh ended with status 255: ssh: connect to host gone port 22: No route to host"),
         ('[ "$HOST" = b ] && exec nothing-of-this-name; sleep 60', ("a", "b"), "error: b: status 127: .*not found"),
         (
-            '[ "$HOST" = b ] && { echo "python: No module named torch" >&2; exit 1; }; sleep 60',
+            '[ "$HOST" = b ] && { echo "python: No module named torch" >&2; exit 1; }; exec sleep 60',
             ("a", "b"),
             "error: b: ended with status 1: python: No module named torch",
         ),

@@ -104,6 +104,11 @@ def read_config(path: Path, *, assume: str | None = None) -> ConfigFile:
     Raises ConfigError naming the file, the key, the value and what is allowed.
     """
     path = config_file(path)
+    endings = ", ".join((*READERS, HUGGING_FACE))
+    if not os.path.exists(path):
+        shipped = {one.stem for one in (shipped_folder() / CONFIGS).glob("*.*")}
+        allowed = f"an existing file ending in {endings}, or a shipped model such as {', '.join(nearest(path.stem, shipped))}"
+        raise ConfigError(where=str(path), key="config", value=path.name, allowed=allowed)
     if path.suffix.lower() == HUGGING_FACE:
         model = read_huggingface_model(path, assume)
         return ConfigFile(path=str(path), format="huggingface", model=model)
@@ -111,10 +116,5 @@ def read_config(path: Path, *, assume: str | None = None) -> ConfigFile:
         raise ConfigError(where=str(path), key="--assume", value=assume, allowed="a Hugging Face config.json")
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        endings = ", ".join((*READERS, HUGGING_FACE))
-        allowed = f"a file ending in {endings}"
-        if not os.path.exists(path):
-            shipped = {one.stem for one in (shipped_folder() / CONFIGS).glob("*.*")}
-            allowed += f", or a shipped model such as {', '.join(nearest(path.name, shipped))}"
-        raise ConfigError(where=str(path), key="config", value=path.name, allowed=allowed)
+        raise ConfigError(where=str(path), key="config", value=path.name, allowed=f"a file ending in {endings}")
     return reader(path)

@@ -107,7 +107,9 @@ def read_config(path: Path, *, assume: str | None = None) -> ConfigFile:
     endings = ", ".join((*READERS, HUGGING_FACE))
     if not os.path.exists(path):
         shipped = {one.stem for one in (shipped_folder() / CONFIGS).glob("*.*")}
-        allowed = f"an existing file ending in {endings}, or a shipped model such as {', '.join(nearest(path.stem, shipped))}"
+        allowed = (
+            f"an existing file ending in {endings}, or a shipped model such as {', '.join(nearest(path.stem, shipped))}"
+        )
         raise ConfigError(where=str(path), key="config", value=path.name, allowed=allowed)
     if path.suffix.lower() == HUGGING_FACE:
         model = read_huggingface_model(path, assume)

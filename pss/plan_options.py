@@ -122,7 +122,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 type=comma_separated(step_tokens),
             ),
             "--seq_len": option(
-                "tokens per sequence, or a list (default: the config's)",
+                "tokens per sequence, or a list (default: the config's; of a Hub config its positions, 8192 at most)",
                 type=comma_separated(partial(batch_tokens, minimum=1, maximum=MOST_SEQUENCE_TOKENS)),
             ),
             "--framework": option(

@@ -30,6 +30,9 @@ from spec.settings.job import DEFAULT_FRAMEWORK, JobRequest, job_of
 from spec.settings.plan import PlanSettings
 
 DEFAULT_PROFILE = Path("prof_data") / "data.pt"
+MOST_ASSUMED_TOKENS = 8192
+"""Of a sequence whose length nothing names. Assumption: a model of more positions was trained at that length for most of
+its tokens, as Llama 3 was (arXiv 2407.21783 sec. 3.4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +170,11 @@ def _config(request: Request) -> ConfigFile:
         strategy_of(config.plan, config.path, sequence_parallel=config.sequence_parallel)
     if request.config is not None and request.model_size is not None:
         check_model_size(config.model, request.model_size)
+    if config.seq_len is None and request.seq_len is None and config.max_seq_len:
+        seq_len = min(config.max_seq_len, MOST_ASSUMED_TOKENS)
+        words = f"sequences of {seq_len:,} tokens, of max_position_embeddings = {config.max_seq_len:,} (--seq_len)"
+        model = replace(config.model, assumptions=(*config.model.assumptions, words))
+        config = replace(config, seq_len=seq_len, model=model)
     return config
 
 

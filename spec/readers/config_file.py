@@ -10,12 +10,14 @@ from spec.settings.plan import PlanSettings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
     """One config file. ``format`` is "internlm", "huggingface" or "toml"; ``seq_len`` is tokens per
-    training sequence, None where the format does not hold one."""
+    training sequence, None where the format does not hold one; ``max_seq_len`` the most that the model is made for, None
+    where the file does not say."""
 
     path: str
     format: str
     model: ModelSpec
     seq_len: int | None = None
+    max_seq_len: int | None = None
     plan: PlanSettings | None = None
     framework: str | None = None
     """The framework preset that the file is written for."""

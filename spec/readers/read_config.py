@@ -12,7 +12,7 @@ from spec.model import ModelSpec
 from spec.names import nearest
 from spec.parameters import num_parameters
 from spec.readers.config_file import ConfigFile
-from spec.readers.huggingface.reader import ASSUMABLE, read_huggingface_model
+from spec.readers.huggingface.reader import ASSUMABLE, read_huggingface_config
 from spec.readers.internlm import read_internlm_config
 from spec.readers.toml_config import read_toml_config
 
@@ -112,8 +112,7 @@ def read_config(path: Path, *, assume: str | None = None) -> ConfigFile:
         )
         raise ConfigError(where=str(path), key="config", value=path.name, allowed=allowed)
     if path.suffix.lower() == HUGGING_FACE:
-        model = read_huggingface_model(path, assume)
-        return ConfigFile(path=str(path), format="huggingface", model=model)
+        return read_huggingface_config(path, assume)
     if assume is not None:
         raise ConfigError(where=str(path), key="--assume", value=assume, allowed="a Hugging Face config.json")
     reader = READERS.get(path.suffix.lower())

@@ -16,6 +16,7 @@ from typing import NoReturn
 from spec.errors import ConfigError
 from spec.files import read_text
 from spec.model import ModelSpec
+from spec.readers.config_file import ConfigFile
 from spec.readers.huggingface import hybrid
 from spec.readers.huggingface.adapt import ADAPT
 from spec.readers.huggingface.decoder import read_decoder
@@ -46,11 +47,13 @@ ASSUMABLE = {
 """Types that a config of an unknown one may be read as, and what is taken for granted then."""
 SHAPES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 """Keys that every type of ASSUMABLE has, and that an answer names where a file leaves them to its class."""
+POSITIONS = "max_position_embeddings"
 ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function")
 
 
-def read_huggingface_model(path: Path, assume: str | None = None) -> ModelSpec:
-    """The model of a ``config.json``; ``assume`` is the type that an unknown one is read as.
+def read_huggingface_config(path: Path, assume: str | None = None) -> ConfigFile:
+    """Returns the model of a ``config.json``, and the most tokens of a sequence if the file states them; ``assume`` is
+    the type that an unknown one is read as.
 
     Raises ConfigError for a file that is no JSON object, an unknown model_type or a bad value.
     """
@@ -59,17 +62,18 @@ def read_huggingface_model(path: Path, assume: str | None = None) -> ModelSpec:
     name = path.parent.resolve().name if path.name == "config.json" else path.stem
     top = Section(where=where, name="", values=values)
     outer = top.text("model_type")
-    if outer in known_types():
-        model = _read(top, name, assume)
+    inside = None if outer in known_types() else _text_section(top, outer)
+    section = inside or top
+    model, inner = _read(section, name, assume), section.text("model_type")
+    if inside is not None:
+        model = _noted(model, f"the text model of {outer} alone: what sees or hears is left out")
+    elif outer in known_types():
         left_out = [key for key in SHAPES if key in type_facts(outer).defaults and key not in _renamed(outer, values)]
-        if not left_out:
-            return model
         shown = ", ".join(f"{key} = {type_facts(outer).defaults[key]}" for key in left_out)
-        return _noted(model, f"left out, so as in transformers' class of {outer}: {shown}")
-    inside = _text_section(top, outer)
-    if inside is None:
-        return _read(top, name, assume)
-    return _noted(_read(inside, name, assume), f"the text model of {outer} alone: what sees or hears is left out")
+        model = _noted(model, f"left out, so as in transformers' class of {outer}: {shown}") if left_out else model
+    stated = _renamed(inner if inner in known_types() else str(assume), section.values).get(POSITIONS)
+    max_seq_len = stated if isinstance(stated, int) else None
+    return ConfigFile(path=where, format="huggingface", model=model, max_seq_len=max_seq_len)
 
 
 def _noted(model: ModelSpec, note: str) -> ModelSpec:

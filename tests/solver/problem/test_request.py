@@ -1,5 +1,6 @@
 """What a request says is read and checked."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -104,6 +105,38 @@ def test_what_does_not_fit_together_is_one_line(changes: dict[str, object], said
 
 def test_a_batch_of_sequences_has_as_many_tokens_as_they_are_long() -> None:
     assert read_request(asked(global_batch_tokens=Sequences(128), seq_len=2048)).job.global_batch_tokens == 128 * 2048
+
+
+@pytest.mark.parametrize(
+    ("changes", "seq_len"),
+    [
+        ({}, 4096),
+        ({"max_position_embeddings": 40960}, 8192),
+        ({"model_type": "opt", "max_position_embeddings": 2048}, 2048),
+        ({"model_type": "gpt2", "n_positions": 512, "max_position_embeddings": None}, 512),
+        ({"max_position_embeddings": None}, None),
+    ],
+)
+def test_a_hub_config_is_asked_about_at_the_length_that_it_states(
+    changes: dict[str, object], seq_len: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.json"
+    llama = json.loads((ROOT / "tests/spec/readers/huggingface/shapes/llama_2_7b.json").read_text())
+    content = {key: value for key, value in {**llama, **changes}.items() if value is not None}
+    path.write_text(json.dumps(content))
+    question = asked(config=path, global_batch_tokens=Sequences(64))
+    if seq_len is None:  # The class has a default, which says nothing of this model.
+        with pytest.raises(ConfigError, match="give --seq_len"):
+            read_request(question)
+        return
+    parsed = read_request(question)
+    assert (parsed.job.seq_len, parsed.job.global_batch_tokens) == (seq_len, 64 * seq_len)
+    stated = content.get("n_positions", content.get("max_position_embeddings"))
+    assert parsed.config.model.assumptions[-1] == (
+        f"sequences of {seq_len:,} tokens, of max_position_embeddings = {stated:,} (--seq_len)"
+    )
+    told = read_request(replace(question, seq_len=256)).config.model.assumptions
+    assert told == parsed.config.model.assumptions[:-1]
 
 
 def test_the_largest_clusters_being_built_are_answered() -> None:

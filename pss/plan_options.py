@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 PROGRAM = "simulation_train_formulaic.py"
 
 
+MOST_JOBS = 1024
 PLANS_BY = ("simple", "time")
 """Orders of plans; others are of the rows of a sweep."""
 LISTS = {
@@ -187,6 +188,15 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
         "sweeps (docs/questions.md); a comma means a list": {
             "--micro_batch": option("micro-batches: 1,2,4", type=comma_separated(whole(1, MOST_STEP_TOKENS))),
             "--every_node_count": flag("the best plan for every number of nodes up to --world_size"),
+            "--jobs": option(
+                "processes of this machine that answer the questions (needs dask.distributed; default: this one)",
+                type=whole(1, MOST_JOBS),
+            ),
+            "--scheduler": option(
+                "the Dask scheduler whose workers answer them: tcp://HOST:8786 (needs dask.distributed)",
+                metavar="ADDRESS",
+                type=non_empty,
+            ),
             "--rank_by": option(
                 "first of the plans that no prediction tells apart: the simplest (default) or the fastest (time); "
                 "step, goodput, cost: order of the rows of a sweep",
@@ -306,6 +316,19 @@ def sweep_axes(options: argparse.Namespace) -> dict[str, Sequence[object]]:
             if getattr(options, name):
                 raise _refused(name, getattr(options, name), "one question, not lists of them")
     return axes
+
+
+def sweep_workers(options: argparse.Namespace) -> str | int | None:
+    """Returns who answers the questions of a sweep: a scheduler's workers, so many processes, or None, this one.
+
+    Raises ConfigError for both, and for a single question.
+    """
+    if options.scheduler and options.jobs:
+        raise _refused("jobs", options.jobs, "processes of this machine, or --scheduler: not both")
+    workers: str | int | None = options.scheduler or options.jobs
+    if workers and not is_sweep(options):
+        raise _refused("jobs" if options.jobs else "scheduler", workers, "for sweeps, as with --world_size 64,128")
+    return workers
 
 
 def _refused(name: str, value: object, allowed: str) -> ConfigError:

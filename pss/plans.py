@@ -28,6 +28,7 @@ from pss.plan_options import (
     options_parser,
     run_options,
     sweep_axes,
+    sweep_workers,
 )
 from solver.analysis.named_plans import (
     NamedPlan,
@@ -132,6 +133,7 @@ def check_options(options: argparse.Namespace) -> None:
     if options.run_all_solu and options.plan is not None:
         allowed = "a plan to price, or --run_all_solu: not both"
         raise ConfigError(where="--plan", key="plan", value=options.plan, allowed=allowed)
+    sweep_workers(options)
     num_plans = (options.top_k or SHOWN) if options.run_all_solu else 1
     if options.rank > num_plans:
         allowed = f"1 to {num_plans}, the plans shown at most"
@@ -392,7 +394,7 @@ def write_results(options: argparse.Namespace, plans: Plans, sections: Sequence[
 
 def sweep(options: argparse.Namespace, request: Request) -> int:
     """Answers the questions of every list, prints and writes."""
-    from solver.analysis.sweep import ProfileCache, judge, node_counts, rank_rows, run_sweep, sweep_requests
+    from solver.analysis.sweep import judge, node_counts, rank_rows, run_sweep, sweep_requests
     from solver.report.files import write_json, write_sweep_csv
     from solver.report.sweeps import sweep_sections
 
@@ -401,7 +403,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
         axes["world_size"] = node_counts(max(options.world_size), read_request(request).hardware_spec)
     requests = sweep_requests(request, axes)
     with progress(len(requests), "sweep", "question") as bar:
-        rows = run_sweep(requests, cache=ProfileCache(), tick=bar.update)
+        rows = run_sweep(requests, tick=bar.update, workers=sweep_workers(options))
     results = [judge(row, reliability, terms) for row in rows]
     ranked_by = None if options.rank_by in PLANS_BY else options.rank_by
     if ranked_by:

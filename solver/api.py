@@ -130,10 +130,13 @@ def ask(**arguments: Unpack[AskArguments]) -> Session:
     return Session(inputs=load_problem(request_of(**arguments)))
 
 
-def sweep(over: Mapping[str, Sequence[object]], **arguments: Unpack[AskArguments]) -> "tuple[SweepRow, ...]":
+def sweep(
+    over: Mapping[str, Sequence[object]], *, workers: str | int | None = None, **arguments: Unpack[AskArguments]
+) -> "tuple[SweepRow, ...]":
     """Returns the best plan for every combination of the lists ``over`` (cluster, framework, seq_len,
     global_batch_tokens, micro_batch, world_size), whose values replace those of the other arguments. A combination
-    without a feasible plan is a row that says so.
+    without a feasible plan is a row that says so. ``workers`` answer (solver.analysis.workers): those of a Dask scheduler
+    at this address, or so many processes; by default this one does.
 
     Raises ConfigError or ProfileError, before any search, for a combination that is not valid.
     """
@@ -142,7 +145,7 @@ def sweep(over: Mapping[str, Sequence[object]], **arguments: Unpack[AskArguments
     for axis in over:
         if axis not in AXES:
             raise ConfigError(where="sweep", key=axis, value=over[axis], allowed=f"lists of {', '.join(AXES)}")
-    return run_sweep(sweep_requests(request_of(**arguments), over))
+    return run_sweep(sweep_requests(request_of(**arguments), over), workers=workers)
 
 
 def request_of(**arguments: Unpack[AskArguments]) -> Request:

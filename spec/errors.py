@@ -10,6 +10,10 @@ from collections.abc import Mapping
 class UserError(Exception):
     """Something the user can mend; the message says what, where and what is allowed."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Returns how pickle makes it anew, whatever its constructor takes: an error may come from another process."""
+        return BaseException.__new__, (type(self), *self.args), vars(self)
+
 
 class ConfigError(UserError):
     """A setting that cannot be used: which file, which key, which value, what is allowed."""

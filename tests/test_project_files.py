@@ -77,7 +77,7 @@ def test_pins_lie_in_the_declared_ranges(file: str, declared) -> None:
 
 def test_nightly_adds_optional_parts() -> None:
     extras = project()["project"]["optional-dependencies"]
-    wanted = ranges([*extras["notebook"], *extras["parquet"], *extras["site"]])
+    wanted = ranges([*extras["notebook"], *extras["parquet"], *extras["site"], *extras["sweep"]])
     pinned = pins("requirements-nightly.txt")
     assert set(pinned) == set(wanted)
     assert all(wanted[name].specifier.contains(str(one.specifier)[2:]) for name, one in pinned.items())

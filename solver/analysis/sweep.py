@@ -1,7 +1,7 @@
 """The best plan for every combination of worlds, batches, sequences, clusters, frameworks and micro-batches.
 
-One process answers all: a profile is loaded once, and questions about one cluster share one cost model, which caches
-estimates by shape. Rows are ranked by step time, goodput or cost.
+A profile is loaded once, and questions about one cluster share one cost model, which caches estimates by shape. Rows are
+ranked by step time, goodput or cost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,15 +11,14 @@ from math import inf
 
 from profdb.on_demand import MeasuringDevice
 from solver.analysis.goodput import Goodput, Reliability, RunCost, RunTerms, goodput_of, run_cost
-from solver.plans.space import full_space
+from solver.analysis.workers import best_plans_of
 from solver.problem.cluster_times import ClusterTimes, times_of
 from solver.problem.loading import LoadedProblem, problem_with
 from solver.problem.model_flops import attention_counted, products
 from solver.problem.request import ParsedRequest, ProfileFile, Request, find_profile, read_request
-from solver.problem.result import Answer, check_believable
-from solver.search import search
+from solver.problem.result import Answer
 from spec.cluster.cluster import ClusterSpec
-from spec.errors import ConfigError, NoFeasiblePlanError
+from spec.errors import ConfigError
 from spec.settings.constraints import merged
 
 AXES = ("cluster", "framework", "seq_len", "global_batch_tokens", "micro_batch", "world_size")
@@ -86,9 +85,10 @@ def run_sweep(
     *,
     cache: ProfileCache | None = None,
     tick: Callable[[], object] = lambda: None,
+    workers: str | int | None = None,
 ) -> tuple[SweepRow, ...]:
     """Returns a row with the best plan of each request, or with the reason why there is none. ``tick`` is called after
-    each.
+    each; who answers, ``workers`` say (solver.analysis.workers).
 
     Raises ConfigError or ProfileError, before any search, for a request that is not valid; ProfileError for times that
     no machine could take.
@@ -106,19 +106,13 @@ def run_sweep(
         questions = [
             (values, request, replace(one, job=replace(one.job, mfu="causal"))) for values, request, one in questions
         ]
-    rows = []
-    for values, request, parsed in questions:
-        inputs = cache.open(request, parsed)
-        problem = inputs.problem
-        space = full_space(problem.model, problem.job, inputs.constraints)
-        try:
-            answer = search(problem, space, top_k=1).best[0]
-            check_believable((answer,), inputs.source)
-            rows.append(SweepRow(values=values, inputs=inputs, answer=answer))
-        except NoFeasiblePlanError as error:
-            rows.append(SweepRow(values=values, inputs=inputs, answer=None, why_none=error.reason))
-        tick()
-    return tuple(rows)
+    inputs = [cache.open(request, parsed) for _, request, parsed in questions]
+    return tuple(
+        SweepRow(values=values, inputs=one, answer=None, why_none=answer)
+        if isinstance(answer, str)
+        else SweepRow(values=values, inputs=one, answer=answer)
+        for (values, *_), one, answer in zip(questions, inputs, best_plans_of(inputs, tick, workers), strict=True)
+    )
 
 
 def node_counts(largest: int, cluster: ClusterSpec) -> tuple[int, ...]:

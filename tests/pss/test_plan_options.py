@@ -2,7 +2,7 @@
 
 import pytest
 
-from pss.plan_options import options_parser, run_options, sweep_axes
+from pss.plan_options import options_parser, run_options, sweep_axes, sweep_workers
 from solver.analysis.goodput import Reliability, RunTerms
 from spec.errors import CommandLineError, ConfigError
 
@@ -30,6 +30,26 @@ def test_a_comma_means_a_list() -> None:
 def test_a_list_is_a_search_of_its_own(typed: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         sweep_axes(options_parser().parse_args(typed))
+
+
+@pytest.mark.parametrize(
+    ("typed", "workers"),
+    [
+        (["--world_size", "8,16"], None),
+        (["--world_size", "8,16", "--jobs", "2"], 2),
+        (["--world_size", "8,16", "--scheduler", "host:8786"], "host:8786"),
+        ([*ONE, "--jobs", "2"], "^--jobs: .* for sweeps"),
+        ([*ONE, "--scheduler", "host:8786"], "^--scheduler: .* for sweeps"),
+        (["--world_size", "8,16", "--scheduler", "host:8786", "--jobs", "2"], "^--jobs: .* not both"),
+    ],
+)
+def test_workers_are_of_sweeps(typed: list[str], workers: str | int | None) -> None:
+    options = options_parser().parse_args(typed)
+    if not str(workers).startswith("^"):
+        assert sweep_workers(options) == workers
+        return
+    with pytest.raises(ConfigError, match=str(workers)):
+        sweep_workers(options)
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ class ProfileCostModel:
             fresh = {key: row for key, row in zip(keys, begins.tolist(), strict=True) if key not in memo.places}
             different = query
             if len(fresh) < query.size:
-                rows = list(fresh.values())
+                rows = np.fromiter(fresh.values(), np.int64, len(fresh))
                 different = replace(query, **{name: column[rows] for name, column in columns.items()})
             estimate = self._price(different)
             memo.places.update(zip(fresh, range(len(memo.places), len(memo.places) + len(fresh)), strict=True))

@@ -146,6 +146,8 @@ def excess_s(gpu: GpuSpec, kernel: str, direction: str, dtype: str) -> float:
 def longer_under_load_s(gpu: GpuSpec, kernel: str, direction: str, dtype: str) -> float:
     """Returns the additional seconds per element at the clock that a GPU sustains in a training step
     (``training_clock_ratio``)."""
+    if (kernel, direction) not in SLOW:
+        return 0.0
     loaded = replace(gpu, boost_clock_hz=gpu.boost_clock_hz * gpu.training_clock_ratio)
     return excess_s(loaded, kernel, direction, dtype) - excess_s(gpu, kernel, direction, dtype)
 

@@ -14,6 +14,7 @@ from spec.program.command import (
     comma_separated,
     decimal,
     non_empty,
+    possible_path,
     step_tokens,
     token_count,
     whole,
@@ -44,6 +45,7 @@ MOST_JOBS = 1024
 PLANS_BY = ("simple", "time")
 """Orders of plans; others are of the rows of a sweep."""
 LISTS = {
+    "model": "config",
     "cluster": "cluster",
     "framework": "framework",
     "seq_len": "seq_len",
@@ -112,7 +114,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
     """Returns every option with its unit, as argparse takes it: title of a group -> option -> settings."""
     return {
         "what to train": {
-            "--config": path(CONFIG),
+            "--config": option(f"{CONFIG}; or a list", type=comma_separated(possible_path)),
             "--assume": ASSUME,
             "--model_size": option("billions of parameters: picks a preset, or checks --config"),
             "--world_size": option(
@@ -292,7 +294,7 @@ def constraint_options(options: argparse.Namespace) -> dict[str, object]:
 
 def is_sweep(options: argparse.Namespace) -> bool:
     """Returns whether any option is a list."""
-    sweepable = ("world_size", "global_batch_size", "seq_len", "cluster", "framework")
+    sweepable = ("config", "world_size", "global_batch_size", "seq_len", "cluster", "framework")
     several = any(len(getattr(options, name) or ()) > 1 for name in sweepable)
     return several or options.micro_batch is not None or options.every_node_count
 
@@ -310,7 +312,8 @@ def sweep_axes(options: argparse.Namespace) -> dict[str, Sequence[object]]:
     if options.every_node_count:
         axes["world_size"] = options.world_size
     if axes and not options.run_all_solu:
-        raise _refused(LISTS[next(iter(axes))], next(iter(axes.values())), "a list with --run_all_solu alone")
+        axis, values = next(iter(axes.items()))
+        raise _refused(LISTS[axis], ",".join(map(str, values)), "a list with --run_all_solu alone")
     if axes:
         for name in (*OF_ONE_PLAN, *(name for name in vars(options) if name.startswith("export_"))):
             if getattr(options, name):

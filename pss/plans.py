@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     request = Request(
         root=ROOT,
         profile=options.pre_profiling_data_path,
-        config=options.config,
+        config=first(options.config),
         assume=options.assume,
         model_size=options.model_size,
         world_size=first(options.world_size),
@@ -162,7 +162,7 @@ def check_options(options: argparse.Namespace) -> None:
     }
     if files or any(folders.values()):
         inputs = {
-            "--config": config_file(options.config) if options.config else None,
+            **{f"--config {path}": config_file(path) for path in options.config or ()},
             "--pre_profiling_data_path": options.pre_profiling_data_path or DEFAULT_PROFILE,
             "--calibration": options.calibration,
             "--cluster": Path(options.cluster[0]) if options.cluster else None,

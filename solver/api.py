@@ -133,8 +133,8 @@ def ask(**arguments: Unpack[AskArguments]) -> Session:
 def sweep(
     over: Mapping[str, Sequence[object]], *, workers: str | int | None = None, **arguments: Unpack[AskArguments]
 ) -> "tuple[SweepRow, ...]":
-    """Returns the best plan for every combination of the lists ``over`` (cluster, framework, seq_len,
-    global_batch_tokens, micro_batch, world_size), whose values replace those of the other arguments. A combination
+    """Returns the best plan for every combination of the lists ``over`` (model, cluster, framework,
+    seq_len, global_batch_tokens, micro_batch, world_size), whose values replace those of the other arguments. A combination
     without a feasible plan is a row that says so. ``workers`` answer (solver.analysis.workers): those of a Dask scheduler
     at this address, or so many processes; by default this one does.
 

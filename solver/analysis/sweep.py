@@ -1,4 +1,4 @@
-"""The best plan for every combination of worlds, batches, sequences, clusters, frameworks and micro-batches.
+"""The best plan for every combination of models, clusters, frameworks, sequences, batches, micro-batches and worlds.
 
 A profile is loaded once, and questions about one cluster share one cost model, which caches estimates by shape. Rows are
 ranked by step time, goodput or cost.
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf
+from pathlib import Path
 
 from profdb.on_demand import MeasuringDevice
 from solver.analysis.goodput import Goodput, Reliability, RunCost, RunTerms, goodput_of, run_cost
@@ -21,7 +22,7 @@ from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
 from spec.settings.constraints import merged
 
-AXES = ("cluster", "framework", "seq_len", "global_batch_tokens", "micro_batch", "world_size")
+AXES = ("model", "cluster", "framework", "seq_len", "global_batch_tokens", "micro_batch", "world_size")
 """Axes of a sweep; the last one varies fastest, as a scaling table reads."""
 
 
@@ -72,7 +73,10 @@ def sweep_requests(request: Request, axes: Mapping[str, Iterable[object]]) -> li
     for combination in product(*(axes[key] for key in keys)):
         values = dict(zip(keys, combination, strict=True))
         # A micro-batch is a constraint on plans, the others are fields of the request.
-        fields_of_request = {key: value for key, value in values.items() if key != "micro_batch"}
+        fields_of_request = {key: value for key, value in values.items() if key not in ("micro_batch", "model")}
+        if "model" in values:
+            values["model"] = str(values["model"])
+            fields_of_request["config"] = Path(str(values["model"]))
         constraints = request.constraints
         if "micro_batch" in values:
             constraints = merged(constraints, {"fix": {"micro_batch": values["micro_batch"]}})
@@ -94,24 +98,28 @@ def run_sweep(
     no machine could take.
     """
     cache = cache or ProfileCache()
-    questions = []
-    for values, request in requests:
-        parsed = read_request(request, cache.file(request))
-        # A number of sequences is shown as the tokens that it is, beside others.
-        tokens = {"global_batch_tokens": parsed.job.global_batch_tokens}
-        questions.append((values | {key: tokens[key] for key in values if key in tokens}, request, parsed))
+    questions = [(values, request, read_request(request, cache.file(request))) for values, request in requests]
+    # A model is shown by its name, if it is one of a single file; sequences as the tokens that they are.
+    names = {request.config: one.config.model.name for _, request, one in questions}
+    named = len(set(names.values())) == len(names)
+    told = []
+    for values, _, one in questions:
+        shown = {"global_batch_tokens": one.job.global_batch_tokens} | (
+            {"model": one.config.model.name} if named else {}
+        )
+        told.append(values | {key: shown[key] for key in values if key in shown})
     # One convention of MFU for all rows: where one counts half of the attention matrix, all do.
     counted = {attention_counted(products(one.config.model, one.job), one.job.mfu) for *_, one in questions}
     if len(counted) > 1:
         questions = [
             (values, request, replace(one, job=replace(one.job, mfu="causal"))) for values, request, one in questions
         ]
-    inputs = [cache.open(request, parsed) for _, request, parsed in questions]
+    inputs = [cache.open(request, one) for _, request, one in questions]
     return tuple(
         SweepRow(values=values, inputs=one, answer=None, why_none=answer)
         if isinstance(answer, str)
         else SweepRow(values=values, inputs=one, answer=answer)
-        for (values, *_), one, answer in zip(questions, inputs, best_plans_of(inputs, tick, workers), strict=True)
+        for values, one, answer in zip(told, inputs, best_plans_of(inputs, tick, workers), strict=True)
     )
 
 

@@ -58,7 +58,8 @@ def sweep_page(
     details of the best row's plan: the first of rows ``ranked_by`` something, else that of most tokens per second. Only
     tables if no row has a plan."""
     best = outcomes[0].row if ranked_by else max(outcomes, key=lambda one: tokens_per_s(one.row)).row
-    title = f"{best.inputs.problem.model.name}: {len(outcomes)} questions"
+    models = dict.fromkeys(one.row.inputs.problem.model.name for one in outcomes)
+    title = f"{', '.join(models)}: {len(outcomes)} questions"
     if best.answer is None:
         return Page(title=title, lead=["No plan fits any of the questions"], tiles=(), sections=sections)
     curve = scaling_picture(outcomes)

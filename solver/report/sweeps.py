@@ -14,6 +14,7 @@ from solver.analysis.sweep import (
     shared_values,
     tokens_per_s,
 )
+from solver.problem.problem import Problem
 from solver.report.files import answer_record, question_record
 from solver.report.plans import in_gib, in_ms, mfu_convention
 from solver.report.sections import ReportSection, Table
@@ -28,13 +29,16 @@ def sweep_sections(
     """Returns the sections of a sweep: ``rows`` in the order of the questions, and as they are ranked (``judged``);
     with ``by_nodes`` also what to run on every number of nodes."""
     sources = [f"answered from {source}" for source in dict.fromkeys(row.inputs.source for row in rows)]
+    models = {row.inputs.problem.model.name: row.inputs.problem for row in rows}
+    told = {name: _facts(one, rows[0].values) for name, one in models.items()}
+    facts = [f"{name}: {'; '.join(words)}" for name, words in told.items() if words]
     ranked = [f"ranked by {ranked_by}"] if ranked_by else []
     fewest = [fewest_words([one.row for one in outcomes])] if "world_size" in rows[0].values else []
     sections = [
         ReportSection(
             anchor="sweep",
-            title=f"{len(rows)} questions about {rows[0].inputs.problem.model.name}",
-            paragraphs=[*sources, *ranked, *fewest],
+            title=f"{len(rows)} questions about {', '.join(models)}",
+            paragraphs=[*facts, *sources, *ranked, *fewest],
             tables=(sweep_table(outcomes),),
             record=lambda: sweep_record(outcomes),
         )
@@ -52,6 +56,13 @@ def sweep_sections(
         words = f"{goodput_words(outcomes[0].goodput)} (of the first row)"
         sections.append(ReportSection(anchor="run", title="The run", facts=[("goodput", words)]))
     return sections
+
+
+def _facts(problem: Problem, varied: Mapping[str, object]) -> list[str]:
+    """Returns what all questions about a model share, where it is not varied, and what is assumed of the model."""
+    facts = [] if "framework" in varied else [f"{problem.job.preset.name} preset"]
+    facts += [] if "seq_len" in varied else [f"sequences of {problem.job.seq_len:,}"]
+    return [*facts, *(f"assumed: {words}" for words in problem.model.assumptions)]
 
 
 def sweep_table(rows: Sequence[SweepOutcome]) -> Table:

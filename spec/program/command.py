@@ -158,7 +158,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: object, version: bool = False, **settings: object) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **settings})  # type: ignore[arg-type]
-        self.register("type", Path, path)
+        self.register("type", Path, possible_path)
         if version:
             self.add_argument("--version", action="version", version=VERSION_LINE, help="print the version")
 
@@ -187,7 +187,7 @@ class OneLineParser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
 
-def path(text: str) -> Path:
+def possible_path(text: str) -> Path:
     """Returns, for argparse, a path that a file system can hold; asking whether a longer one exists is an error of its own."""
     name = os.fsencode(text)
     if not name or len(name) > LONGEST_PATH_BYTES:

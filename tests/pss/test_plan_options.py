@@ -1,5 +1,7 @@
 """Lists, runs and failures as typed."""
 
+from pathlib import Path
+
 import pytest
 
 from pss.plan_options import options_parser, run_options, sweep_axes, sweep_workers
@@ -11,7 +13,8 @@ ONE = ["--world_size", "8"]
 
 def test_a_comma_means_a_list() -> None:
     typed = ["--world_size", "64,128", "--framework", "fsdp,megatron", "--micro_batch", "2", "--run_all_solu"]
-    assert sweep_axes(options_parser().parse_args(typed)) == {
+    assert sweep_axes(options_parser().parse_args([*typed, "--config", "7B_gpt,a/b.toml"])) == {
+        "model": (Path("7B_gpt"), Path("a/b.toml")),
         "framework": ("fsdp", "megatron"),
         "micro_batch": (2,),
         "world_size": (64, 128),
@@ -22,7 +25,7 @@ def test_a_comma_means_a_list() -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (["--world_size", "8,16"], "a list with --run_all_solu alone"),
+        (["--world_size", "8,16"], "^--world_size: world_size = '8,16': a list with --run_all_solu alone"),
         (["--world_size", "8,16", "--run_all_solu", "--export_simai", "a.txt"], "--export_simai: export_simai"),
         (["--world_size", "8,16", "--run_all_solu", "--explain", "tp=2"], "one question"),
     ],

@@ -127,7 +127,7 @@ def test_a_sweep_has_a_row_a_question() -> None:
     assert frame["why_none"][0] == rows[0].why_none != ""
     assert frame["step_s"][1] == rows[1].answer.step_s
     assert frame["efficiency"][1] == 1.0
-    with pytest.raises(ConfigError, match="lists of cluster"):
+    with pytest.raises(ConfigError, match="lists of model, cluster"):
         sweep({"tp": [1]}, model="8B_llama3", job=JOB)
 
 

@@ -22,7 +22,15 @@ from solver.analysis.sweep import (
 from solver.plans.space import full_space
 from solver.problem.loading import load_problem
 from solver.report.files import write_sweep_csv
-from solver.report.sweeps import fewest_words, goodput_words, nodes_record, nodes_table, sweep_record, sweep_table
+from solver.report.sweeps import (
+    fewest_words,
+    goodput_words,
+    nodes_record,
+    nodes_table,
+    sweep_record,
+    sweep_sections,
+    sweep_table,
+)
 from solver.search import search
 from spec.errors import ConfigError
 from spec.program.kinds import Sequences
@@ -62,6 +70,28 @@ def test_sequences_are_shown_as_the_tokens_that_they_are(shared: ProfileCache) -
     rows = run_sweep(sweep_requests(REQUEST, {"global_batch_tokens": batches}), cache=shared)
     shown = [row.values["global_batch_tokens"] for row in rows]
     assert shown == [REQUEST.global_batch_tokens, 64 * rows[1].inputs.problem.job.seq_len]
+
+
+def test_models_are_told_apart_by_name_with_what_is_assumed_of_each(shared: ProfileCache, tmp_path: Path) -> None:
+    models = ("7B_gpt", ROOT / "configs" / "8B_qwen3.json")
+    rows = run_sweep(sweep_requests(replace(REQUEST, seq_len=None), {"model": models}), cache=shared)
+    assert [row.values for row in rows] == [{"model": "7B_gpt"}, {"model": "8B_qwen3"}]
+    assert [row.inputs.problem.model.name for row in rows] == ["7B_gpt", "8B_qwen3"]
+    (section,) = sweep_sections(rows, [judge(row, None, None) for row in rows])
+    assert section.title == "2 questions about 7B_gpt, 8B_qwen3"
+    assert section.paragraphs[:2] == [
+        "7B_gpt: megatron preset; sequences of 2,048",
+        "8B_qwen3: megatron preset; sequences of 8,192; assumed: sequences of 8,192 tokens, of "
+        "max_position_embeddings = 40,960 (--seq_len)",
+    ]
+    varied = run_sweep(sweep_requests(REQUEST, {"framework": ("fsdp",), "seq_len": (1024,)}), cache=shared)
+    (section,) = sweep_sections(varied, [judge(row, None, None) for row in varied])
+    assert section.paragraphs[0].startswith("answered from")
+    # Two files of one name are told apart by their paths.
+    same = tmp_path / "7B_gpt.toml"
+    same.write_bytes((ROOT / "configs" / "7B_gpt.toml").read_bytes())
+    rows = run_sweep(sweep_requests(REQUEST, {"model": ("7B_gpt", same)}), cache=shared)
+    assert [row.values["model"] for row in rows] == ["7B_gpt", str(same)]
 
 
 def test_a_row_is_the_answer_of_its_question(rows: tuple[SweepRow, ...], shared: ProfileCache) -> None:

@@ -133,7 +133,8 @@ def check_options(options: argparse.Namespace) -> None:
     if options.run_all_solu and options.plan is not None:
         allowed = "a plan to price, or --run_all_solu: not both"
         raise ConfigError(where="--plan", key="plan", value=options.plan, allowed=allowed)
-    sweep_workers(options)
+    if options.jobs or options.scheduler:
+        sweep_workers(options)
     num_plans = (options.top_k or SHOWN) if options.run_all_solu else 1
     if options.rank > num_plans:
         allowed = f"1 to {num_plans}, the plans shown at most"

@@ -10,7 +10,7 @@ setup(
     packages=[*find_packages(include=[name for one in OURS for name in (one, f"{one}.*")]), *SHIPPED],
     package_dir=SHIPPED,
     package_data={
-        "": ["py.typed", *(f"**/*.{ending}" for ending in ("html", "j2", "css", "js", "json", "toml"))],
+        "": ["py.typed", *(f"**/*.{ending}" for ending in ("html", "j2", "css", "js", "json", "po", "toml"))],
         "spec.shipped.configs": ["**/*"],
         "spec.shipped.prof_data": ["*.pt", "*.md", "NOTICE"],
     },

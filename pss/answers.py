@@ -15,6 +15,7 @@ from solver.report.sections import ReportSection
 from solver.report.terminal import terminal_width, text
 from spec.errors import CommandLineError
 from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
+from spec.program.command import in_language
 
 QUESTION = ("model", "cluster", "world_size", "seq_len", "global_batch_tokens", "preset", "evidence")
 
@@ -33,7 +34,7 @@ def compare_files(paths: Sequence[Path]) -> int:
     section = ReportSection(
         anchor="compare", title="Side by side", facts=facts, tables=(answers_table(answers, names),)
     )
-    print(text([section], terminal_width()))
+    print(text([section], terminal_width(), say=in_language(())))
     return 0
 
 

@@ -24,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the arguments of a subcommand; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in SUBCOMMANDS:
-        return exit_status(lambda: run(words[0], words[1:]))
-    return exit_status(lambda: run_own(words))
+        return exit_status(lambda: run(words[0], words[1:]), arguments=words)
+    return exit_status(lambda: run_own(words), arguments=words)
 
 
 def run(verb: str, words: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spec.errors import ConfigError
 from spec.frameworks import framework_names
 from spec.program.command import (
+    LANGUAGES,
     OneLineParser,
     batch_tokens,
     comma_separated,
@@ -248,6 +249,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
             "--compare": option("plans side by side", metavar="PLAN", nargs="+", action="extend"),
         },
         "results": {
+            "--lang": option("of the answer and of errors (default: as LANG says)", choices=LANGUAGES),
             "--verbose": flag("print everything: all parts of the step, memory and time by plan, what was rejected"),
             "--json": path("write everything to this file; - is standard output"),
             "--csv": path("write the plans shown, or the rows of a sweep, to this file"),

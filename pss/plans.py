@@ -5,7 +5,7 @@ profile is refused before one is loaded, and what only some commands print is im
 """
 
 # ruff: noqa: E402 - what follows takes a while to import, and Ctrl-C may come meanwhile
-from spec.program.command import exit_status, quiet_interrupts, without_interrupts
+from spec.program.command import exit_status, in_language, quiet_interrupts, without_interrupts
 
 quiet_interrupts()
 
@@ -74,7 +74,9 @@ ROOT = shipped_folder()
 def main(arguments: list[str], program: str = PROGRAM) -> int:
     """Runs one command line, typed after ``program``; returns the exit status."""
     namespace = argparse.Namespace(program=program, arguments=arguments)
-    return exit_status(lambda: read_and_run(options_parser(program).parse_args(arguments, namespace)))
+    return exit_status(
+        lambda: read_and_run(options_parser(program).parse_args(arguments, namespace)), arguments=arguments
+    )
 
 
 def read_and_run(options: argparse.Namespace) -> int:
@@ -186,7 +188,7 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
     device = measuring_device(options) if options.measure_missing else None
     inputs = load_parsed(request, parsed, device)
     sections = [question_of(options, parsed, inputs)]
-    shown = partial(text, width=terminal_width(), verbose=options.verbose)
+    shown = partial(text, width=terminal_width(), verbose=options.verbose, say=in_language(options.arguments))
     print(shown(sections), end="\n\n", flush=True)
     try:
         named = {option: price_named_plans(option, plans, inputs) for option, plans in named.items()}
@@ -410,7 +412,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
     if ranked_by:
         results = rank_rows(results, ranked_by)
     sections = sweep_sections(rows, results, ranked_by=ranked_by, by_nodes=options.every_node_count)
-    print(text(sections, terminal_width(), verbose=options.verbose))
+    print(text(sections, terminal_width(), verbose=options.verbose, say=in_language(options.arguments)))
     if options.json:
         write_json(options.json, record(sections))
     if options.csv:

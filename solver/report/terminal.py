@@ -1,11 +1,13 @@
 """Sections as a terminal prints them, at most its width: sentences wrap with a hanging indent, tables drop columns and
-fold text. Text to copy stays a line, and pictures are left out."""
+fold text. Text to copy stays a line, and pictures are left out. ``say`` returns a phrase in the reader's language."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from shutil import get_terminal_size
-from textwrap import wrap
+from textwrap import wrap as wrap_words
 
 from solver.report.sections import ReportSection, Table
+from spec.program.columns import FILLER, wrap
 
 NARROWEST_LABEL = 8
 """Letters that the labels of facts are padded to at least, so that those of several sections line up."""
@@ -14,6 +16,7 @@ UNKNOWN_WIDTH, NARROWEST = 100, 40
 FOLDED, SHORTEST = 36, 8
 """Letters to which a column of text folds before any column is dropped, and when none is left to drop."""
 GAP = "  "
+Say = Callable[[str], str]
 
 
 def terminal_width() -> int:
@@ -21,20 +24,21 @@ def terminal_width() -> int:
     return max(NARROWEST, get_terminal_size((UNKNOWN_WIDTH, 24)).columns)
 
 
-def text(sections: Iterable[ReportSection], width: int, *, verbose: bool = True) -> str:
+def text(sections: Iterable[ReportSection], width: int, *, verbose: bool = True, say: Say = str) -> str:
     """Returns the sections as they are printed, a blank line between their parts; without details unless ``verbose``."""
     shown = (one for one in sections if verbose or not one.details)
-    return "\n\n".join(part for section in shown for part in _parts(section, width))
+    return "\n\n".join(part for section in shown for part in _parts(section, width, say)).replace(FILLER, "")
 
 
-def _parts(section: ReportSection, width: int) -> Iterable[str]:
+def _parts(section: ReportSection, width: int, say: Say) -> Iterable[str]:
     if section.paragraphs:
-        yield "\n".join([section.title, *(hanging("  ", line, width, 4) for line in section.paragraphs)])
+        yield "\n".join([say(section.title), *(hanging("  ", say(line), width, 4) for line in section.paragraphs)])
     if section.facts:
-        indent = 1 + max(NARROWEST_LABEL, *(len(label) for label, _ in section.facts))
-        yield "\n".join(hanging(label.ljust(indent), fact, width, indent) for label, fact in section.facts)
+        facts = [(say(label), say(fact)) for label, fact in section.facts]
+        indent = 1 + max(NARROWEST_LABEL, *(len(label) for label, _ in facts))
+        yield "\n".join(hanging(label.ljust(indent), fact, width, indent) for label, fact in facts)
     for one in section.tables:
-        yield "\n".join([*wrap(one.caption, width), *fitted(one, width)])
+        yield "\n".join([*wrap_words(say(one.caption), width), *fitted(one, width, say)])
     if section.literal:
         yield section.literal
 
@@ -42,13 +46,14 @@ def _parts(section: ReportSection, width: int) -> Iterable[str]:
 def hanging(start: str, sentence: str, width: int, indent: int) -> str:
     """Returns the sentence after its start, wrapped at the width; further lines stand ``indent`` to the right."""
     further = " " * indent
-    lines = wrap(sentence, width, initial_indent=start, subsequent_indent=further, break_on_hyphens=False)
+    lines = wrap(sentence, width, start, further)
     return "\n".join(lines) or start.rstrip()
 
 
-def fitted(one: Table, width: int) -> list[str]:
+def fitted(one: Table, width: int, say: Say = str) -> list[str]:
     """Returns the lines of a table at most ``width`` wide, then what is not in it."""
-    rows = [list(row) for row in one.rows[: one.shown]]
+    one = replace(one, header=list(map(say, one.header)))
+    rows = [list(map(say, row)) for row in one.rows[: one.shown]]
     widths = [max(map(len, column)) for column in zip(one.header, *rows, strict=True)]
     columns, widths = fit(widths, one, width)
     left_out = [name for at, name in enumerate(one.header) if at not in columns]
@@ -61,9 +66,9 @@ def fitted(one: Table, width: int) -> list[str]:
         lines += zip(*(cell + [""] * (height - len(cell)) for cell in cells), strict=True)
     printed = table(lines, header, words).splitlines()
     if left_out:
-        printed += hanging("", f"left out for the width: {', '.join(left_out)}", width, 2).splitlines()
+        printed += hanging("", say(f"left out for the width: {', '.join(left_out)}"), width, 2).splitlines()
     if len(rows) < len(one.rows):
-        printed.append(f"and {len(one.rows) - len(rows)} more, in --report")
+        printed.append(say(f"and {len(one.rows) - len(rows)} more, in --report"))
     return printed
 
 
@@ -90,7 +95,7 @@ def fit(widths: Sequence[int], one: Table, width: int) -> tuple[list[int], list[
 
 def fold(cell: str, width: int) -> list[str]:
     """Returns a cell's lines: folded at its spaces, and inside a word that is longer than the column."""
-    return wrap(cell, width, subsequent_indent=" ", break_on_hyphens=False) or [""]
+    return wrap(cell, width, "", " ") or [""]
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], words: frozenset[int] = frozenset({0})) -> str:

@@ -10,16 +10,16 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from shutil import get_terminal_size
-from textwrap import wrap
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from spec.errors import CommandLineError, UserError
+from spec.program.columns import FILLER, wrap
 from spec.program.kinds import MOST_BYTES, MOST_STEP_TOKENS, Sequences, decimal_number, shortened, whole_number
 
 if TYPE_CHECKING:
@@ -41,13 +41,32 @@ MOST_COMPLAINT = 1200
 OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
+LANGUAGES = ("en", "zh")
+LANGUAGE_VARIABLES = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
+"""The first that is set names the language, as in gettext."""
+
+
+def in_language(arguments: Sequence[str]) -> Callable[[str], str]:
+    """Returns what says an English line in the language of --lang among the arguments, or of the environment."""
+    named = [word for at, word in enumerate(arguments) if "--lang" in arguments[at - 1 : at]]
+    named += [word.removeprefix("--lang=") for word in arguments if word.startswith("--lang=")]
+    named += [value for name in LANGUAGE_VARIABLES if (value := os.environ.get(name))]
+    if not named or not named[0].lower().startswith("zh"):
+        return str
+    from spec.program.translation import chinese
+
+    return chinese()
+
+
 def exit_status(
     work: Callable[[], int],
     *,
+    arguments: Sequence[str] = (),
     interrupted: Callable[[], str] = lambda: "interrupted",
     speaks: Callable[[UserError], bool] = lambda _: True,
 ) -> int:
-    """Returns the exit status of a command whose body is ``work``; an error is printed to stderr as one line.
+    """Returns the exit status of a command whose body is ``work``; an error is printed to stderr as one line,
+    in the language that its ``arguments`` name.
 
     ``interrupted`` returns the line to print after Ctrl-C ("" for none), ``speaks`` whether this process prints an error:
     of several ranks one does.
@@ -70,7 +89,7 @@ def exit_status(
         sys.stdout.flush()
     except UserError as error:
         if speaks(error):
-            print_error(f"error: {error}")
+            print_error(in_language(arguments)(f"error: {error}"))
         return WRONG_INPUT
     except KeyboardInterrupt:
         if line := interrupted():
@@ -100,9 +119,9 @@ def print_error(text: str) -> None:
     if len(line) > MOST_COMPLAINT:
         line = f"{line[: MOST_COMPLAINT // 2]} ... {line[-MAX_QUOTED // 2 :]}"
     if sys.stderr.isatty():
-        line = "\n".join(wrap(line, get_terminal_size().columns, subsequent_indent="  ", break_on_hyphens=False))
+        line = "\n".join(wrap(line, get_terminal_size().columns, further="  "))
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(line.replace(FILLER, ""), file=sys.stderr, flush=True)
     except OSError:
         _forget(sys.stderr.fileno())
 

@@ -12,15 +12,14 @@ from solver.plans.schedules import Schedule
 from solver.problem.result import Answer, SlowestStage
 from solver.report.reasons import answers_table
 from solver.report.sections import ReportSection
-from solver.report.terminal import terminal_width, text
+from solver.report.terminal import Say, terminal_width, text
 from spec.errors import CommandLineError
 from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
-from spec.program.command import in_language
 
 QUESTION = ("model", "cluster", "world_size", "seq_len", "global_batch_tokens", "preset", "evidence")
 
 
-def compare_files(paths: Sequence[Path]) -> int:
+def compare_files(paths: Sequence[Path], say: Say = str) -> int:
     """Prints the best plans of the files' answers beside each other; returns the exit status.
 
     Raises CommandLineError for a file that holds no answer of one question."""
@@ -34,7 +33,7 @@ def compare_files(paths: Sequence[Path]) -> int:
     section = ReportSection(
         anchor="compare", title="Side by side", facts=facts, tables=(answers_table(answers, names),)
     )
-    print(text([section], terminal_width(), say=in_language(())))
+    print(text([section], terminal_width(), say=say))
     return 0
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pss.subcommands import SUBCOMMANDS, plans_first
 from spec.errors import CommandLineError
-from spec.program.command import VERSION_LINE
+from spec.program.command import LANGUAGES, VERSION_LINE, in_language
 
 NAME = "pss"
 COMPLETION, SCHEMA, LIST = "completion", "schema", "list"
@@ -32,10 +32,10 @@ def run(verb: str, words: Sequence[str]) -> int:
     """Runs a subcommand; CommandLineError for arguments before the options that are no plans, for ``explain`` without a plan,
     and for ``sweep`` without a list."""
     program, (plans, options) = f"{NAME} {verb}", plans_first(words)
-    if verb == "compare" and len(plans) > 1 and not options:
+    if verb == "compare" and len(plans) > 1 and {*options} <= {"--lang", *LANGUAGES}:
         from pss.answers import compare_files
 
-        return compare_files([Path(plan) for plan in plans])
+        return compare_files([Path(plan) for plan in plans], in_language(options))
     if verb == "compare" and len(plans) > 1:
         # Plans side by side are an option of the programs that price them.
         return SUBCOMMANDS["price"].run([*(f"--compare={plan}" for plan in plans), *options], program)

@@ -16,11 +16,13 @@ from unicodedata import east_asian_width
 
 import pytest
 
+import simulation_train_formulaic as command
 from pss.command import main
 from spec.program.columns import FILLER, wrap
 from spec.program.command import LANGUAGE_VARIABLES, in_language
 from spec.program.translation import PLACEHOLDER, Catalogue, chinese
 from tests.architecture import ROOT
+from tests.test_questions_page import BLOCK, heads
 
 CATALOGUE = chinese()
 SAYING = ("spec", "profdb", "solver", "workload", "pss")
@@ -207,6 +209,8 @@ def test_an_answer_in_chinese_fits_the_terminal(
         told[language] = json.loads(file.read_text(encoding="utf-8"))
         printed = capsys.readouterr().out
     assert told["zh"] == told["en"]
+    assert main(["compare", *(str(tmp_path / f"{language}.json") for language in told), "--lang", "zh"]) == 0
+    assert "\n每卡每秒 token" in capsys.readouterr().out
     assert FILLER not in printed
     lines = printed.splitlines()
     assert [line for line in lines if columns(line) > width and not line.startswith(("{", "wrote "))] == []
@@ -220,6 +224,21 @@ def test_an_error_in_chinese_is_a_line(capsys: pytest.CaptureFixture[str]) -> No
     assert (
         capsys.readouterr().err == "错误：--plan：micro_batch = 7：全局批量 64 条序列应为 dp 8 x micro_batch 7 的倍数\n"
     )
+
+
+def test_the_answers_of_the_chinese_pages_are_printed(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "docs" / "zh" / "README.md"
+    monkeypatch.chdir(ROOT)
+    text = page.read_text(encoding="utf-8")
+    for match in reversed(list(BLOCK.finditer(text))):
+        command.main(shlex.split(match[1].replace("\\\n", ""))[2:])
+        said = "".join(capsys.readouterr())
+        assert heads(match[2]) <= heads(said) or request.config.getoption("--update-golden")
+        text = text[: match.start(2)] + said + text[match.end(2) :]
+    if request.config.getoption("--update-golden"):
+        page.write_text(text, encoding="utf-8")
 
 
 def test_lines_break_between_characters_but_not_before_a_closing_mark() -> None:

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops.context import LayerContext
+from ops.embedding_and_head import padded_vocab
 from ops.layout import Layout
 from ops.op import Axis, BatchedGemm, Comm, Lane, Op, Phase
 from spec.collectives import Collective
@@ -105,6 +107,14 @@ def test_full_recompute_repeats_every_forward_op_with_its_communication(strategy
     spared = [op for op in kept if op.collective is Collective.ALL_GATHER]
     assert len(full.backward) == len(none.backward) + len(none.forward) - len(spared)
     assert bool(spared) is (strategy == "isp")
+
+
+@pytest.mark.parametrize(("name", "whole"), [("megatron", 50432), ("nanotron", 50258), ("picotron", 50258)])
+def test_a_vocabulary_is_padded_to_the_framework_s_multiple_in_each_part(name: str, whole: int) -> None:
+    """GPT-2's 50,257 words over two ranks: to 2 x 128 by Megatron-LM, to 2 by others."""
+    asked = job(world_size=2, preset=framework_preset(name))
+    context = LayerContext(model=replace(gpt(), vocab=50257), job=asked, layout=Layout.of(2, tp=2))
+    assert padded_vocab(context).tolist() == [whole]
 
 
 def op_parameters(model: ModelSpec) -> int:

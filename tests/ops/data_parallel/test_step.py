@@ -84,14 +84,15 @@ def test_parameters_return_after_the_update_unless_forwards_gather_them(preset: 
 
 def test_experts_shard_over_their_own_data_parallel_ranks() -> None:
     """ep 4 of 8 leaves two copies of an expert: of eight shards of dense parameters two of experts'; isp's
-    weights, cut by wp 2, leave four of eight."""
+    weights, cut by wp 2, leave four of eight, and of two both."""
 
-    def shards_of(owner: Owner, **degrees: int) -> list[int]:
-        layout = Layout.of(8, zero_size=8, zero_stage=1, **degrees)
+    def shards_of(owner: Owner, zero_size: int = 8, **degrees: int) -> list[int]:
+        layout = Layout.of(8, zero_size=zero_size, zero_stage=1, **degrees)
         return shards(LayerContext(model=small_model(), job=job(), layout=layout), owner).tolist()
 
     assert [shards_of(owner, ep=4) for owner in (Owner.DENSE, Owner.EXPERT)] == [[8], [2]]
     assert shards_of(Owner.WEIGHT, wp=2) == [4]
+    assert shards_of(Owner.WEIGHT, wp=2, zero_size=2) == [2]
 
 
 def test_below_stage_2_a_layer_reduces_nothing() -> None:

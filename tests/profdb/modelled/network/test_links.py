@@ -9,11 +9,11 @@ from ops.layout import Layout
 from ops.op import Axis, Phase
 from ops.roles import Role
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.network.links import LONG_SHARE, OWN_CHUNK, CommGroup, network_rate, scale_up_rate
-from profdb.modelled.network.send_recv import ALL_TO_ALL_SHARE
+from profdb.modelled.network.links import LONG_SHARE, OWN_CHUNK, CommGroup, network_rate, scale_up_rate, uplinks
+from profdb.modelled.network.send_recv import ALL_TO_ALL_SHARE, all_to_all_seconds
 from profdb.queries import CollectiveQuery
 from solver.times.op_times import OpTimer
-from spec.arrays import ints
+from spec.arrays import floats, ints
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
@@ -121,6 +121,17 @@ def test_all_to_all_sends_half_of_it_over_the_link() -> None:
     op_timer = OpTimer.on(PCIE, ModelledCostModel(cluster=PCIE))
     predicted = float(op_timer.time(operations.exchange(LONG), layout).seconds[0])
     assert predicted == pytest.approx(LONG / 2 / (AMD_LINK / 4 * ALL_TO_ALL_SHARE), rel=1e-3)
+
+
+def test_one_rank_a_node_sends_by_the_whole_of_its_nic() -> None:
+    """Four nodes: three of four parts leave, at all of the one NIC."""
+    cluster = read_cluster("h100-sxm", root=ROOT)
+    group = CommGroup(
+        intra=ints([1]), inter=ints([4]), siblings=ints([8]), outer_intra=ints([0]), outer_siblings=ints([0])
+    )
+    (way,) = (one for one in uplinks(cluster, group) if one.crossed.all())
+    one_s, two_s = (float(all_to_all_seconds(cluster, floats([size]), group)[0]) for size in (LONG, 2 * LONG))
+    assert two_s - one_s == pytest.approx(0.75 * LONG / (float(way.rate[0]) * ALL_TO_ALL_SHARE), rel=1e-6)
 
 
 def through_host(cluster: ClusterSpec) -> ClusterSpec:

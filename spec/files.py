@@ -7,6 +7,7 @@ are at the top of a checkout, and inside the package if it is installed (setup.p
 import errno
 import os
 import os.path
+import shutil
 import stat
 import sys
 import tempfile
@@ -119,12 +120,21 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
         yield handle
 
 
-def make_folder(folder: Path) -> None:
-    """Makes a folder for results and those above it; raises ExportError where it cannot be made."""
+@contextmanager
+def folder_of_results(folder: Path) -> Iterator[None]:
+    """Makes a folder for results and those above it. One that was not there is gone again, with all in it, when the block
+    fails; raises ExportError where it cannot be made."""
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 CONFIGS = "configs"

@@ -13,7 +13,7 @@ from solver.times.op_times import OpTimer
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.collectives import Collective, busbw_factor
-from spec.files import atomic_file, make_folder
+from spec.files import atomic_file, folder_of_results
 from spec.units import GIB
 from workload.diagnostics import WorkloadError
 from workload.report import CLOSED_FORM, part_lines
@@ -61,34 +61,34 @@ def export_bundle(
 
     ``ratios`` are SimAI's, for the figures it will print. ``times_known`` False leaves figures out: a cost model of
     fixed times prices nothing. Raises ExportError when the folder cannot be made or the format cannot be met."""
-    make_folder(folder)
-    work = work or slowest(stage_works(problem, plan))
-    header = header_of(plan, work)
-    exported = export_works(plan, (work,), folder / "workload.txt", strict=False)
-    paths = list(exported.paths)
-    topology = cluster_topology(problem.cluster, plan.world_size)
-    network = simai_network_of(problem.cluster)
-    paths.append(folder / topology.file_name)
-    write_topology(paths[-1], topology)
-    paths.append(folder / "busbw.yaml")
-    write_busbw(paths[-1], busbw_of(header, problem.op_timer if times_known else None, problem.cluster.name))
-    commands = command_lines(header, topology.file_name, network)
-    paths.append(folder / "run_simai.sh")
-    with atomic_file(paths[-1]) as handle:
-        handle.write(
-            '#!/bin/sh\n# Run from the root of a SimAI checkout, this folder in $BUNDLE.\nset -e\n: "${BUNDLE:?the folder of this script}"\n'
-        )
-        handle.writelines(f"{line}\n" for line in commands)
-    paths.append(folder / "README.md")
-    with atomic_file(paths[-1]) as handle:
-        handle.writelines(
-            f"{line}\n"
-            for line in (
-                *_readme((problem, plan, work), exported, commands),
-                *(_figures((problem, plan, work), ratios) if times_known else NO_FIGURES),
+    with folder_of_results(folder):
+        work = work or slowest(stage_works(problem, plan))
+        header = header_of(plan, work)
+        exported = export_works(plan, (work,), folder / "workload.txt", strict=False)
+        paths = list(exported.paths)
+        topology = cluster_topology(problem.cluster, plan.world_size)
+        network = simai_network_of(problem.cluster)
+        paths.append(folder / topology.file_name)
+        write_topology(paths[-1], topology)
+        paths.append(folder / "busbw.yaml")
+        write_busbw(paths[-1], busbw_of(header, problem.op_timer if times_known else None, problem.cluster.name))
+        commands = command_lines(header, topology.file_name, network)
+        paths.append(folder / "run_simai.sh")
+        with atomic_file(paths[-1]) as handle:
+            handle.write(
+                '#!/bin/sh\n# Run from the root of a SimAI checkout, this folder in $BUNDLE.\nset -e\n: "${BUNDLE:?the folder of this script}"\n'
             )
-        )
-    return Bundle(paths=tuple(paths), exported=exported)
+            handle.writelines(f"{line}\n" for line in commands)
+        paths.append(folder / "README.md")
+        with atomic_file(paths[-1]) as handle:
+            handle.writelines(
+                f"{line}\n"
+                for line in (
+                    *_readme((problem, plan, work), exported, commands),
+                    *(_figures((problem, plan, work), ratios) if times_known else NO_FIGURES),
+                )
+            )
+        return Bundle(paths=tuple(paths), exported=exported)
 
 
 def simai_network_of(cluster: ClusterSpec) -> SimaiNetwork:

@@ -10,7 +10,7 @@ from solver.report.files import write_json
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import segmented
 from spec.errors import ConfigError
-from spec.files import atomic_file, json_output, make_folder
+from spec.files import atomic_file, folder_of_results, json_output
 from spec.program.command import decimal, whole
 from spec.program.kinds import MOST_GPUS
 from workload.aicb.time_source import DEFAULT_PROFILE, TimeFlags, time_source
@@ -81,8 +81,7 @@ def write_results(
         return
     prefix = options.result if options.result is not None else f"{workload_path(options).stem}-"
     path = RESULTS / (options.result_folder or "") / f"{prefix}EndToEnd.csv"
-    make_folder(path.parent)
-    with atomic_file(path) as handle:
+    with folder_of_results(path.parent), atomic_file(path) as handle:
         name = path.name.removesuffix("EndToEnd.csv")
         handle.writelines(f"{line}\n" for line in summary_lines(report, name))
         handle.writelines(f"{line}\n" for line in row_lines(workload, closed_form))

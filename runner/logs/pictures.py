@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from profiler.pictures.plot_style import COLOURS, MARKERS, byte_label, new_figure, powers_axis
 from runner.logs.log import Log
-from spec.files import atomic_file, make_folder
+from spec.files import atomic_file, folder_of_results
 from workload.pictures import save_figure
 
 LEGEND_INCHES = 2.2
@@ -19,17 +19,17 @@ LEGEND_INCHES = 2.2
 def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[Path]:
     """The files written into ``folder``: NAME_iterations.png, _operations.png, _bandwidth.png, and NAME.html with these
     and ``lines``. Raises ExportError if they cannot be written."""
-    make_folder(folder)
-    figures = {"iterations": iterations(log), "operations": operations(log), "bandwidth": bandwidth(log)}
-    pictures = []
-    for what, figure in figures.items():
-        path = folder / f"{name}_{what}.png"
-        save_figure(figure, path)
-        pictures.append(path)
-    page = folder / f"{name}.html"
-    with atomic_file(page) as handle:
-        handle.write(page_text(name, lines, pictures))
-    return [*pictures, page]
+    with folder_of_results(folder):
+        figures = {"iterations": iterations(log), "operations": operations(log), "bandwidth": bandwidth(log)}
+        pictures = []
+        for what, figure in figures.items():
+            path = folder / f"{name}_{what}.png"
+            save_figure(figure, path)
+            pictures.append(path)
+        page = folder / f"{name}.html"
+        with atomic_file(page) as handle:
+            handle.write(page_text(name, lines, pictures))
+        return [*pictures, page]
 
 
 def page_text(name: str, lines: Sequence[str], pictures: Sequence[Path]) -> str:

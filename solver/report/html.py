@@ -8,7 +8,7 @@ from pathlib import Path
 
 from solver.report.sections import Page
 from spec.errors import ConfigError
-from spec.files import atomic_file, make_folder
+from spec.files import atomic_file, folder_of_results
 from spec.frameworks import STRATEGIES
 from spec.program.command import DISTRIBUTION, VERSION_LINE
 
@@ -32,10 +32,10 @@ def write_page(page: Page, folder: Path) -> Path:
     Raises ExportError where it cannot be.
     """
     text = page_text(page)
-    make_folder(folder)
-    path = folder / FILE
-    with atomic_file(path) as handle:
-        handle.write(text)
+    with folder_of_results(folder):
+        path = folder / FILE
+        with atomic_file(path) as handle:
+            handle.write(text)
     return path
 
 

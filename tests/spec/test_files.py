@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ConfigError, ExportError
-from spec.files import NAME, UnreadableFileError, atomic_file, cache_folder, check_outputs, read_bytes, read_file_text
+from spec.files import (
+    NAME,
+    UnreadableFileError,
+    atomic_file,
+    cache_folder,
+    check_outputs,
+    folder_of_results,
+    read_bytes,
+    read_file_text,
+)
 
 
 def write(path: Path, text: str) -> None:
@@ -157,3 +166,20 @@ def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     assert cache_folder() is None
+
+
+def failing(folder: Path) -> None:
+    with folder_of_results(folder):
+        (folder / "first").write_text("")
+        raise ExportError("no space")
+
+
+def test_a_new_folder_is_gone_again_when_its_results_fail(tmp_path: Path) -> None:
+    """As after a full disk; a folder that was there keeps what it had."""
+    for folder, stays in ((tmp_path / "new" / "report", False), (tmp_path, True)):
+        with pytest.raises(ExportError):
+            failing(folder)
+        assert (folder / "first").exists() is folder.exists() is stays
+    with folder_of_results(tmp_path / "kept"):
+        (tmp_path / "kept" / "first").write_text("")
+    assert (tmp_path / "kept" / "first").exists()

@@ -12,7 +12,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from spec.arrays import FloatArray
 from spec.collectives import Collective
-from spec.files import atomic_path, make_folder
+from spec.files import atomic_path, folder_of_results
 from spec.units import GIB, KIB, MIB
 from workload.pictures import save_figure
 from workload.stage_work import StageWork, stage_works
@@ -83,17 +83,17 @@ def draw_plan_traffic(problem: Problem, plan: Plan, folder: Path) -> list[Path]:
 
     Raises ExportError when the folder cannot be made.
     """
-    make_folder(folder)
-    per_cell = 1 if plan.world_size <= LARGEST_PICTURE else problem.cluster.gpus_per_node
-    written: list[Path] = []
-    for axis, matrix in axis_matrices(problem, plan, per_cell).items():
-        array, picture = folder / f"traffic_{axis.value}.npy", folder / f"traffic_{axis.value}.png"
-        with atomic_path(array) as temporary, temporary.open("wb") as handle:
-            np.save(handle, matrix)
-        unit = "ranks" if per_cell == 1 else f"nodes of {per_cell}"
-        draw_heatmap(matrix, picture, f"{axis.value}: bytes a step between {unit}\n{plan.label()}")
-        written += [array, picture]
-    return written
+    with folder_of_results(folder):
+        per_cell = 1 if plan.world_size <= LARGEST_PICTURE else problem.cluster.gpus_per_node
+        written: list[Path] = []
+        for axis, matrix in axis_matrices(problem, plan, per_cell).items():
+            array, picture = folder / f"traffic_{axis.value}.npy", folder / f"traffic_{axis.value}.png"
+            with atomic_path(array) as temporary, temporary.open("wb") as handle:
+                np.save(handle, matrix)
+            unit = "ranks" if per_cell == 1 else f"nodes of {per_cell}"
+            draw_heatmap(matrix, picture, f"{axis.value}: bytes a step between {unit}\n{plan.label()}")
+            written += [array, picture]
+        return written
 
 
 def axis_matrices(problem: Problem, plan: Plan, ranks_per_cell: int = 1) -> dict[Axis, FloatArray]:

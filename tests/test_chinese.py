@@ -37,7 +37,7 @@ ANSWERS = (
     "search --config 8x7B_mixtral --world_size 16 --global_batch_size 1Mi --cluster h100-sxm --framework megatron --max cp=1",
     "price tp=1 --config 8B_qwen3 --world_size 8 --global_batch_size 1Mi",
     f"price tp=1 {LLAMA3} --task lora --cluster h100-sxm --framework fsdp",
-    "sweep --config 8B_llama3 --world_size 8,16 --global_batch_size 512Ki --fix cp=1,pp=1,tp=1",
+    "sweep --config 8B_llama3,7B_llama2 --world_size 8,16 --global_batch_size 512Ki --fix cp=1,pp=1,tp=1",
 )
 REFUSALS = (
     "search --config 70B_llama3 --world_size 8 --global_batch_size 512Ki --cluster h100-sxm --fix cp=1",
@@ -57,6 +57,8 @@ REFUSALS = (
     f"price recompute=foo {LLAMA3}",
     f"price micro_batch=7 {LLAMA3}",
     f"price tp {LLAMA3}",
+    "sweep --config 8B_llama3 --world_size 8,16 --global_batch_size 512Ki --scheduler host",
+    "sweep --config 8B_llama3 --world_size 8,16 --global_batch_size 512Ki --scheduler host:1 --jobs 2",
 )
 ENGLISH = frozenset(
     re.findall(
@@ -64,7 +66,8 @@ ENGLISH = frozenset(
         """MFU GPU GiB MiB TFLOP TGS NCCL ZeRO CUDA PyTorch DualPipe PaLM None token rank logits nccl mfu
 measured extrapolated transferred modelled derived calibrated
 mtp msp fsp isp ulysses megatron internevo fsdp deepspeed nothing full none selective moe act layernorm
-pss search price profile torchrun help value or time""",
+pss search price profile torchrun help value or time
+Dask scheduler HOST tls""",
     )
 )
 """Words that an engineer reads in English: units, origins (docs/zh/glossary.md), strategies, frameworks, parts of layers,

@@ -119,7 +119,7 @@ def connected(workers: str | int, most: int) -> "Iterator[Client]":
             # Lambdas travel as code, without the package that they ask for.
             lack = [address for address, lacks in client.run(lambda: find_spec("solver") is None).items() if lacks]
             if lack or client.run_on_scheduler(lambda: find_spec("solver") is None):
-                raise refused(workers, f"where this program is installed: not on {' '.join(lack) or 'the scheduler'}")
+                raise refused(workers, f"this program installed (not on {' '.join(lack) or 'the scheduler'})")
             yield client
     except (OSError, KilledWorker) as error:
         raise refused(workers, f"workers that answer ({error})") from error

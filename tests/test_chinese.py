@@ -55,6 +55,7 @@ REFUSALS = (
     f"price tp=x {LLAMA3}",
     f"price foo=3 {LLAMA3}",
     f"price recompute=foo {LLAMA3}",
+    f"price pp=2,schedule=foo {LLAMA3}",
     f"price micro_batch=7 {LLAMA3}",
     f"price tp {LLAMA3}",
     "sweep --config 8B_llama3 --world_size 8,16 --global_batch_size 512Ki --scheduler host",
@@ -112,6 +113,9 @@ def test_every_phrase_has_an_entry(question: str, monkeypatch: pytest.MonkeyPatc
 def test_a_phrase_without_an_entry_is_found() -> None:
     assert left("pipeline 2 with 4 chunks, unheard of 3, data parallel 32") == ["unheard"]
     assert left("error: --plan: tp = 3: whatever") == ["whatever"]
+    assert CATALOGUE.translated("error: --plan: plan = 'schedule = 1': no such file") == (
+        "错误：--plan：plan = 'schedule = 1'：没有这个文件"
+    )
 
 
 def texts_of(node: ast.AST) -> list[str]:

@@ -12,7 +12,7 @@ from spec.program.columns import FILLER
 
 ENTRY = re.compile(r'^msgid ((?:".*"\n)+)msgstr ((?:".*"\n)+)', re.MULTILINE)
 PLACEHOLDER = re.compile(r"\{([a-z]+)(\d*)\}")
-KINDS = {"n": r"[+-]?\d(?:[\d,.]*\d)?", "rest": r".+?", "name": r"(?:(?![,;:] ).)+?", "names": r"(?:(?!; ).)+?"}
+KINDS = {"n": r"[+-]?\d(?:[\d,.]*\d)?", "rest": r".+?", "name": r"(?!= )(?:(?![,;:] ).)+?", "names": r"(?:(?!; ).)+?"}
 """What a placeholder matches by its name: a number, anything, and what is not translated; other names as ``name``, and
 plurals as ``names``."""
 SEPARATORS = {"; ": "；", ": ": "：", ", ": "，"}

@@ -14,7 +14,7 @@ DOCS = ROOT / "docs"
 TRANSLATED = {path: DOCS / path.name for path in sorted((DOCS / "zh").glob("*.md")) if path.stem != "README"}
 TRANSLATED[ROOT / "README.zh-CN.md"] = ROOT / "README.md"
 # A fence with what it holds, or lines indented as code.
-BLOCK = re.compile(r"^```[^\n]*\n(?:[^\n]*\n)*?```$|^ {4}\S[^\n]*(?:\n {4}\S[^\n]*)*", re.MULTILINE)
+BLOCK = re.compile(r"^```[^\n]*\n(?:[^\n]*\n)*?```$|^ {4}\S[^\n]*(?:\n {4,}\S[^\n]*)*", re.MULTILINE)
 NUMBER = re.compile(r"\d[\d,.]*\d|\d")
 
 

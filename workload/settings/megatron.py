@@ -113,7 +113,8 @@ def _router(moe: MoeSpec) -> Flags:
         flags["--moe-router-score-function"] = "sigmoid"
     elif not moe.normalized or moe.topk == 1:
         flags["--moe-router-pre-softmax"] = None
-    if moe.router_bias:
+    # Where all linears have biases the router's is one of them (moe/router.py: add_bias_linear).
+    if moe.router_bias and not moe.bias:
         flags["--moe-router-enable-expert-bias"] = None
     if moe.route_groups > 1:
         flags |= {"--moe-router-num-groups": moe.route_groups, "--moe-router-group-topk": moe.route_chosen_groups}
@@ -156,6 +157,9 @@ SINCE = {
     "--fine-grained-activation-offloading": "0.16",
     "--moe-shared-expert-gate": "0.16",
     "--moe-latent-size": "0.19",
+    "--window-attn-skip-freq": "0.19",
+    "--softmax-type": "0.19",
+    "--quick-geglu": "0.19",
     "--attention-output-gate": "0.19",
     "--optimizer": "0.19",
 }

@@ -5,6 +5,8 @@ latent attention exist only with --qk-layernorm); core 0.16 for the gate of shar
 """
 
 import tomllib
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from ops.recompute import Recompute
@@ -23,12 +25,24 @@ RELATIVES = tomllib.loads(Path(__file__).with_name("megatron_relatives.toml").re
 POSITIONS = {PositionKind.ROTARY: "rope", PositionKind.LEARNED: "learned_absolute", PositionKind.NONE: "none"}
 
 
+# gpt-oss (transformers modeling_gpt_oss.py, GptOssExperts: gates of x sigmoid(1.702 x), limits of 7 and 1 added to what they
+# gate); experts with biases do not fuse them with dropout (moe/experts.py, TEGroupedMLP).
+CLAMPED: Flags = {
+    "--quick-geglu": None,
+    "--activation-func-clamp-value": "7.0",
+    "--glu-linear-offset": "1.0",
+    "--no-bias-dropout-fusion": None,
+}
+
+
 def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for layers Megatron-LM does not have."""
     blocks = [run.block for run in model.main_blocks]
     mixers = {attention_of(block.mixer, f"settings of {NAME}") for block in blocks}
-    require(len(mixers) == 1, "layers of unequal attention")
-    (attention,) = mixers
+    # Layers may differ in whether they have a window (window_attn_skip_freq).
+    alike = len({replace(mixer, window=None) for mixer in mixers}) == 1
+    require(alike and len({mixer.window for mixer in mixers} - {None}) < 2, "layers of unequal attention")
+    attention = max(mixers, key=lambda mixer: mixer.window or 0)
     require(len({block.norm for block in blocks} | {model.norm}) == 1, "norms of two kinds")
     require(not any(block.parallel_residual for block in blocks), "parallel residuals")
     require(all(block.norm_place is NormPlace.BEFORE for block in blocks), "norms elsewhere than before each half")
@@ -50,6 +64,13 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
     if predicted:
         flags["--mtp-num-layers"] = predicted
     flags |= _attention(attention, model.hidden)
+    if attention.sinks and job.flash_attention:
+        # flash-attn has none (Transformer Engine dot_product_attention/utils.py, get_attention_backend: softmax_type).
+        flags["--attention-backend"] = "fused"
+    if len(mixers) > 1:
+        flags["--window-attn-skip-freq"] = _pattern(
+            (attention_of(run.block.mixer, NAME).window is not None, run.count) for run in model.main_blocks
+        )
     flags |= _biases(attention, blocks)
     return flags | _feed_forward(model, job, blocks)
 
@@ -109,15 +130,20 @@ def _feed_forward(model: ModelSpec, job: JobSpec, blocks: list[BlockSpec]) -> Fl
     parts: tuple[MlpSpec | MoeSpec, ...] = (*dense, *routed)
     kinds = {(part.gated, part.activation) for part in parts}
     require(len(kinds) == 1, "experts of another activation than dense layers")
-    flags = _activation(*kinds.pop(), bias=any(part.bias for part in dense))
+    clamped = any(moe.clamped for moe in routed)
+    flags = dict(CLAMPED) if clamped else _activation(*kinds.pop(), bias=any(part.bias for part in dense))
     for mlp in dense:
         flags["--ffn-hidden-size"] = mlp.ffn_hidden
     for moe in routed:
         flags |= _experts(moe, job.capacity_factor(moe))
     if dense and routed:
-        pattern = "+".join(f"[{int(run.block.moe is not None)}]*{run.count}" for run in model.main_blocks)
-        flags["--moe-layer-freq"] = f"({pattern})"
+        flags["--moe-layer-freq"] = _pattern((run.block.moe is not None, run.count) for run in model.main_blocks)
     return flags
+
+
+def _pattern(runs: Iterable[tuple[bool, int]]) -> str:
+    """Which layers are of a kind, as arguments.py reads it (moe_freq_type)."""
+    return f"({'+'.join(f'[{int(is_one)}]*{count}' for is_one, count in runs)})"
 
 
 def _activation(gated: bool, activation: str, *, bias: bool) -> Flags:
@@ -132,7 +158,7 @@ def _activation(gated: bool, activation: str, *, bias: bool) -> Flags:
 
 
 def _experts(moe: MoeSpec, capacity: float | None) -> Flags:
-    require(not (moe.bias or moe.clamped), "biases of experts, or clamped ones")
+    require(moe.bias == moe.clamped, "biases of experts that are not clamped, or clamped ones without biases")
     flags: Flags = {
         "--num-experts": moe.num_experts,
         "--moe-router-topk": moe.topk,
@@ -146,7 +172,7 @@ def _experts(moe: MoeSpec, capacity: float | None) -> Flags:
             flags["--moe-shared-expert-gate"] = None
     if capacity is not None:
         flags["--moe-expert-capacity-factor"] = str(capacity)
-    if moe.router_bias:
+    if moe.router_bias and not moe.bias:
         require(moe.score == "sigmoid", "score corrections of a softmax router")
     return flags
 

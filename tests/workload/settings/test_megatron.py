@@ -167,6 +167,24 @@ def test_instruction_tuning_is_a_flag_with_a_note_on_its_data() -> None:
     assert any("document_tokens" in note for note in plain.notes)
 
 
+def test_gpt_oss_has_windows_in_every_other_layer_sinks_and_clamped_experts() -> None:
+    """core 0.19: window_attn_skip_freq (1: a window), softmax_type, quick GEGLU; its router's bias is a linear's."""
+    plan = replace(FSP, tp=1, dp=8, ep=2, num_micro=2)
+    model = read_config(ROOT / "configs" / "20B_gpt_oss.json").model
+    written = megatron_settings(asked(plan, model=model), plan)
+    assert "core 0.19 or later" in written.text
+    read = parse_flags("megatron-core-0.19", written.text)
+    windows = eval(read.window_attn_skip_freq)  # noqa: S307
+    assert windows == [1, 0] * 12
+    assert (read.window_size, read.softmax_type, read.attention_backend) == ("(127,0)", "learnable", "fused")
+    assert (read.quick_geglu, read.activation_func_clamp_value, read.glu_linear_offset) == (True, 7.0, 1.0)
+    assert "--disable-bias-linear" not in written.text
+    assert "--moe-router-enable-expert-bias" not in written.text
+    odd = with_block(model, mixer=replace(model.blocks[0].block.mixer, window=64))
+    with pytest.raises(ExportError, match="unequal attention"):
+        megatron_settings(asked(plan, model=replace(model, blocks=(*model.blocks[:23], odd.blocks[0]))), plan)
+
+
 def test_what_core_0_19_brought() -> None:
     """arguments.py: --optimizer takes muon; --attention-output-gate and --moe-latent-size are fields of its config."""
     plan = replace(FSP, dp=4, zero_stage=1, zero_size=4)

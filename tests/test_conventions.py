@@ -100,7 +100,7 @@ def test_the_container_runs_the_main_job() -> None:
     assert (verb, json.loads(lines_of(lines, "ENTRYPOINT"))) == ("search", ["pss"])
     main.pre_profiling_data_path, main.config = None, asked.config
     assert asked == main
-    assert str(asked.config) == Path(SEARCH.split("--config ")[1].split()[0]).stem
+    assert [str(one) for one in asked.config] == [Path(SEARCH.split("--config ")[1].split()[0]).stem]
     image = lines_of(lines, "FROM").partition("python:")[2].partition("-")[0]
     assert f">={image}" == project()["requires-python"]
     copied = {word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]}

@@ -19,20 +19,16 @@ SEPARATORS = {"; ": "；", ": ": "：", ", ": "，"}
 """Between the phrases of a line, the loosest first."""
 BETWEEN = re.compile("(?<=[⺀-￯]) (?=[⺀-￯])")
 """A space between two Chinese characters, where a placeholder holds Chinese."""
-PRIVATE = 0xE000
-"""The first character that Unicode leaves to private use."""
 
 
 def pattern_of(msgid: str) -> re.Pattern[str]:
     """Returns what a phrase looks like with words in its placeholders; ``{s}`` is a plural's ending, or none."""
-    parts = PLACEHOLDER.split(msgid)
-    for at in range(0, len(parts), 3):
-        parts[at] = re.escape(parts[at])
-    for at in range(1, len(parts), 3):
-        name, place = parts[at], parts[at + 1]
-        kind = KINDS.get(name, KINDS["names" if name.endswith("s") else "name"])
-        parts[at : at + 2] = ["(?:e?s)?" if name == "s" else f"(?P<{name}{place}>{kind})", ""]
-    return re.compile("".join(parts), re.DOTALL)
+
+    def words(found: re.Match[str]) -> str:
+        kind = KINDS.get(found[1], KINDS["names" if found[1].endswith("s") else "name"])
+        return "(?:e?s)?" if found[1] == "s" else f"(?P<{found[1]}{found[2]}>{kind})"
+
+    return re.compile(PLACEHOLDER.sub(words, re.escape(msgid).replace(r"\{", "{").replace(r"\}", "}")), re.DOTALL)
 
 
 class Catalogue:
@@ -44,9 +40,10 @@ class Catalogue:
         self.entries = {msgid: text for msgid, text in told if msgid}
         phrases = sorted(self.entries, key=lambda msgid: -len(PLACEHOLDER.sub("", msgid)))
         self.patterns = [(pattern_of(one), self.entries[one]) for one in phrases if PLACEHOLDER.search(one)]
-        # A list may hold them: a character of its own stands for each, as their commas separate nothing.
+        # In a list a character of Unicode's private use stands for each, as their commas separate nothing.
         whole = [one for one in phrases if "{" not in one and any(mark in one for mark in SEPARATORS)]
-        self.marks = {one: chr(PRIVATE + at) for at, one in enumerate(whole)}
+        self.lists = re.compile("|".join(map(re.escape, whole)) or "(?!)")
+        self.marks = {one: chr(0xE000 + at) for at, one in enumerate(whole)}
         self.entries |= {mark: self.entries[one] for one, mark in self.marks.items()}
         self.unmarked = str.maketrans({mark: one for one, mark in self.marks.items()})
 
@@ -64,17 +61,12 @@ class Catalogue:
                 found = match.groupdict().items()
                 kept = {name: words for name, words in found if name.rstrip("0123456789") in ("n", "name", "names")}
                 return text.format(**{name: kept.get(name) or self.translated(words) for name, words in found})
-        marked = line
-        for phrase, mark in self.marks.items():
-            marked = marked.replace(phrase, mark)
-        if marked != line:
+        if (marked := self.lists.sub(lambda found: self.marks[found[0]], line)) != line:
             return self.translated(marked)
         for separator, ours in SEPARATORS.items():
             parts = line.split(separator)
             told = [self.translated(part) for part in parts] if len(parts) > 1 else parts
-            prose = separator == ", " and any(
-                new == old and old.count(" ") > 2 for new, old in zip(told, parts, strict=True)
-            )
+            prose = separator == ", " and any(one in parts and one.count(" ") > 2 for one in told)
             if told != parts and not prose:
                 return ours.join(told)
         return line.translate(self.unmarked)

@@ -48,8 +48,7 @@ LANGUAGE_VARIABLES = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
 
 def in_language(arguments: Sequence[str]) -> Callable[[str], str]:
     """Returns what says an English line in the language of --lang among the arguments, or of the environment."""
-    named = [word for at, word in enumerate(arguments) if "--lang" in arguments[at - 1 : at]]
-    named += [word.removeprefix("--lang=") for word in arguments if word.startswith("--lang=")]
+    named = re.findall(r"(?<!\S)--lang[= ](\S+)", " ".join(arguments))
     named += [value for name in LANGUAGE_VARIABLES if (value := os.environ.get(name))]
     if not named or not named[0].lower().startswith("zh"):
         return str

@@ -126,6 +126,7 @@ def test_numbers_scale_and_words_stay() -> None:
     assert scaled({"a": 4, "b": (2.0, "word", True, 0)}, 0.75) == {"a": 3, "b": (1.5, "word", True, 0)}
 
 
+@pytest.mark.nightly
 def test_a_varied_constant_acts_everywhere_and_only_meanwhile(tmp_path: Path) -> None:
     rows, times = [row(tmp_path, LARGE, seq_len=2048)], MeasuredTimes(fitted={})
     before = row_figures(rows, times, ROOT)
@@ -140,6 +141,7 @@ def test_a_varied_constant_acts_everywhere_and_only_meanwhile(tmp_path: Path) ->
         assert row_figures(rows, times, root).seconds.iloc[-1] > 1.01 * before.seconds.iloc[-1]
 
 
+@pytest.mark.nightly
 def test_what_is_made_of_a_constant_goes_with_it(tmp_path: Path) -> None:
     one = named("op_times.py:VARIATION")
     spread, calls = op_times.SPREAD, issuing.CALLS["modules"].linear
@@ -181,6 +183,7 @@ def test_rows_are_drawn_evenly_from_each_dataset(tmp_path: Path) -> None:
     assert first_of_each(drawn, [1, 2, 3]) == [1, 3]
 
 
+@pytest.mark.nightly
 def test_a_constant_is_priced_on_the_rows_that_read_it(tmp_path: Path) -> None:
     """How experts fill tiles is read by a model with experts alone, the sheet of Hopper by a row on Hopper alone."""
     (tmp_path / "other").mkdir()
@@ -199,6 +202,7 @@ def test_a_constant_is_priced_on_the_rows_that_read_it(tmp_path: Path) -> None:
     assert rows_on_spec("configs/architectures/ampere.toml", [dense, hopper], ROOT) == [dense]
 
 
+@pytest.mark.nightly
 def test_a_page_follows_where_constants_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What was priced stays, also of a constant that moved; what is gone goes, what is new says that it lacks."""
     a, b, c = (Constant(path=f"{name}.py", name=name.upper(), kind="Fitted", source="Fitted: a | b") for name in "abc")

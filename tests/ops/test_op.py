@@ -136,6 +136,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.nightly
 def test_a_field_is_written_once(tmp_path: Path) -> None:
     """Two fields more in a copy of the tree: asked for, measured, stored, fitted and read, with no other line."""
     for package in ("spec", "ops", "profdb", "profiler"):

@@ -26,6 +26,7 @@ for ending in sys.argv[1:]:
 """
 
 
+@pytest.mark.nightly
 def test_a_rank_among_others_ends_at_once_with_all_it_said() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", SAY_WHEN_TAKEN_DOWN, "1,2", "2,2", "1,0", "2,0"],

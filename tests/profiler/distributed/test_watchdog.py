@@ -109,6 +109,7 @@ def test_a_rank_that_fails_without_a_word_is_named_by_the_others(
     assert capfd.readouterr().err.splitlines()[0] == "error: rank 2 failed without a word in all_reduce"
 
 
+@pytest.mark.nightly
 def test_a_rank_that_goes_on_after_all_takes_its_word_back(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 stands still for its time, and moves while it looks who is to blame: nobody may end."""
     monkeypatch.setattr(watchdog, "LISTEN_S", 0.4)
@@ -130,6 +131,7 @@ def test_a_rank_that_goes_on_after_all_takes_its_word_back(watch: Watch, monkeyp
     assert late.word.speaker is None
 
 
+@pytest.mark.nightly
 def test_ranks_that_wait_for_a_compiler_do_not_stand_still(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "LISTEN_S", 0.2)
     ends = Ended()

@@ -36,6 +36,7 @@ def sampled(plan: SweepPlan, but: tuple[Collective, ...] = ()) -> ProfileDatabas
     return ProfileDatabase(machine=MACHINE, samples=samples)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("quick_pictures")
 def test_every_picture_has_its_name(tmp_path: Path) -> None:
     plan = SweepPlan(device_kind="cpu", domain_ranks=2, domains=1, max_bytes=1 << 18)

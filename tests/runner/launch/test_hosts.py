@@ -24,6 +24,7 @@ exec sh -c "$3"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("SETTLE_S", 0.3), ("GRACE_S", 0.6), ("STOP_S", 10.0)):
         monkeypatch.setattr(host_runs, name, seconds)
+    monkeypatch.setattr("runner.launch.hosts.LAST_WORDS_S", 0.3)
 
 
 def launched(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str, *hosts: str) -> LaunchResult:

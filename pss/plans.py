@@ -225,8 +225,7 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
 
 def question_of(options: argparse.Namespace, parsed: ParsedRequest, inputs: LoadedProblem) -> ReportSection:
     """Returns the question, with the reason for the framework where the command names none."""
-
-    origin = "assumed, as nothing names one" if parsed.assumed_framework else f"that of {parsed.config.path}"
+    origin = "assumed, as nothing names one" if parsed.assumed_framework else f"that of {Path(parsed.config.path).name}"
     return question_section(
         inputs.problem,
         inputs.times,

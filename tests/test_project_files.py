@@ -145,3 +145,9 @@ def test_glossary_says_every_origin_as_the_code_does() -> None:
 def test_glossary_has_a_word_for_every_axis_collective_and_strategy() -> None:
     words = set(re.findall(r"^\| ([^|]+?) \|", text_of("docs/glossary.md"), re.MULTILINE))
     assert {kind.value for kind in Collective} | {axis.value for axis in Axis} | set(STRATEGIES) <= words
+
+
+def test_actions_are_pinned_to_a_commit() -> None:
+    used = re.findall(r"uses: (.*)", (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    assert used
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", one) for one in used)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 # What an example takes says how busy the machine is. .ci/nightly tries more of them.
-EXAMPLES = 100 if os.environ.get("NIGHTLY") else 10
+EXAMPLES = 100 if os.environ.get("NIGHTLY") else 6
 settings.register_profile("any_machine", deadline=None, max_examples=EXAMPLES)
 settings.load_profile("any_machine")
 

@@ -58,6 +58,7 @@ def scored(curves: Path, draws: int = 1, seed: int = 0) -> Rows:
     return rows | {(one.what, one.gpu): one for one in all_scores(tables)}
 
 
+@pytest.mark.nightly
 def test_one_command_prints_all_three_tables(
     curves: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

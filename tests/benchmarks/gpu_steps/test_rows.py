@@ -108,6 +108,7 @@ def test_heads_that_do_not_divide_are_refused() -> None:
         gpu_step.options_of(["--heads", "8", "--kv_heads", "3"])
 
 
+@pytest.mark.nightly
 def test_what_predictions_hang_on_is_written_for_the_profiler(tmp_path: Path) -> None:
     path = tmp_path / "cases.json"
     words = [*TINY, "--cluster", "cpu", "--ranks", "2", "--write_cases", str(path), "--micro_batch", "1", "2"]

@@ -53,7 +53,13 @@ def computed_once(function: Callable[..., object]) -> Callable[..., object]:
     return first_result
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(one, marks=[pytest.mark.nightly] * (one not in ("dense", "MoE", "sweep", "no plan fits")))
+        for one in QUESTIONS
+    ],
+)
 def test_an_answer_is_at_most_as_wide_as_the_terminal_and_30_lines(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

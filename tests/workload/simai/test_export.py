@@ -201,7 +201,7 @@ sys.exit(code)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
-@pytest.mark.parametrize("form", ["simai", "general"])
+@pytest.mark.parametrize("form", ["simai", pytest.param("general", marks=pytest.mark.nightly)])
 def test_4096_gpus_and_64_micro_batches_stay_below_500_mb(form: str, tmp_path: Path) -> None:
     # 4,096 GPUs, tp 8, pp 8: 64 data-parallel ranks, 64 micro-batches each
     words = (

@@ -102,12 +102,12 @@ def run_sweep(
     # A model is shown by its name, if it is one of a single file; sequences as the tokens that they are.
     names = {request.config: one.config.model.name for _, request, one in questions}
     named = len(set(names.values())) == len(names)
-    told = []
+    shown_values = []
     for values, _, one in questions:
         shown = {"global_batch_tokens": one.job.global_batch_tokens} | (
             {"model": one.config.model.name} if named else {}
         )
-        told.append(values | {key: shown[key] for key in values if key in shown})
+        shown_values.append(values | {key: shown[key] for key in values if key in shown})
     # One convention of MFU for all rows: where one counts half of the attention matrix, all do.
     counted = {attention_counted(products(one.config.model, one.job), one.job.mfu) for *_, one in questions}
     if len(counted) > 1:
@@ -119,7 +119,7 @@ def run_sweep(
         SweepRow(values=values, inputs=one, answer=None, why_none=answer)
         if isinstance(answer, str)
         else SweepRow(values=values, inputs=one, answer=answer)
-        for values, one, answer in zip(told, inputs, best_plans_of(inputs, tick, workers), strict=True)
+        for values, one, answer in zip(shown_values, inputs, best_plans_of(inputs, tick, workers), strict=True)
     )
 
 

@@ -83,7 +83,7 @@ def by_workers(
                 parts["op_timer"] = sent[id(one.problem.op_timer)]
                 tasks[client.submit(best_plan_of_parts, one.constraints, one.source, **parts, pure=False)] = at
             for task in as_completed(tasks):
-                # Times that went with the last worker that held them are sent again.
+                # Times that went with the last worker that had them are sent again.
                 if not task.cancelled():
                     answers[tasks[task]] = task.result()
                     tick()
@@ -91,7 +91,7 @@ def by_workers(
 
 
 ONE_AT_A_TIME = Lock()
-"""The threads of a worker share the times of a cluster, which remember what they were asked and are for one thread."""
+"""The threads of a worker share the times of a cluster, which remember the shapes of earlier queries and are for one thread."""
 
 
 def best_plan_of_parts(constraints: Constraints, source: str, **parts: Any) -> Answer | str:

@@ -277,9 +277,9 @@ def stage_table(model: ModelSpec, plans: PlanTable, *, rule: str = "uniform") ->
     all_classes = list(chain.from_iterable(classes))
     positions, counts, chunks_of = zip(*all_classes, strict=True)
     plan, class_of = _expand(ints(list(map(len, classes))), shape_of)
-    embedding, head, held = zip(*chain.from_iterable(chunks_of), strict=True)
+    embedding, head, counts_by_kind = zip(*chain.from_iterable(chunks_of), strict=True)
     stage, chunk_of = _expand(ints(list(map(len, chunks_of))), class_of)
-    layers = tuple(column[chunk_of] for column in ints(held).T)
+    layers = tuple(column[chunk_of] for column in ints(counts_by_kind).T)
     if plans.recompute is Recompute.BLOCK:
         layers = _split(layers, plans.num_recompute_layers[plan[stage]])
     chunks = ChunkTable(stage=stage, embedding=bools(embedding)[chunk_of], head=bools(head)[chunk_of], layers=layers)

@@ -30,8 +30,8 @@ def sweep_sections(
     with ``by_nodes`` also what to run on every number of nodes."""
     sources = [f"answered from {source}" for source in dict.fromkeys(row.inputs.source for row in rows)]
     models = {row.inputs.problem.model.name: row.inputs.problem for row in rows}
-    told = {name: _facts(one, rows[0].values) for name, one in models.items()}
-    facts = [f"{name}: {'; '.join(words)}" for name, words in told.items() if words]
+    facts_of = {name: _facts(one, rows[0].values) for name, one in models.items()}
+    facts = [f"{name}: {'; '.join(words)}" for name, words in facts_of.items() if words]
     ranked = [f"ranked by {ranked_by}"] if ranked_by else []
     fewest = [fewest_words([one.row for one in outcomes])] if "world_size" in rows[0].values else []
     sections = [

@@ -36,8 +36,8 @@ class Catalogue:
     that matches it, else its parts. FILLER follows every character that takes two columns."""
 
     def __init__(self, po: str) -> None:
-        told = (["".join(map(literal_eval, text.splitlines())) for text in entry] for entry in ENTRY.findall(po))
-        self.entries = {msgid: text for msgid, text in told if msgid}
+        entries = (["".join(map(literal_eval, text.splitlines())) for text in entry] for entry in ENTRY.findall(po))
+        self.entries = {msgid: text for msgid, text in entries if msgid}
         phrases = sorted(self.entries, key=lambda msgid: -len(PLACEHOLDER.sub("", msgid)))
         self.patterns = [(pattern_of(one), self.entries[one]) for one in phrases if PLACEHOLDER.search(one)]
         # In a list a character of Unicode's private use stands for each, as their commas separate nothing.
@@ -49,8 +49,8 @@ class Catalogue:
 
     def __call__(self, line: str) -> str:
         """Returns the line in Chinese, as a terminal's columns are counted."""
-        told = BETWEEN.sub("", self.translated(line))
-        return "".join(one + FILLER * (east_asian_width(one) in "WF") for one in told)
+        translated = BETWEEN.sub("", self.translated(line))
+        return "".join(one + FILLER * (east_asian_width(one) in "WF") for one in translated)
 
     def translated(self, line: str) -> str:
         """Returns the line in Chinese, or as it is."""
@@ -65,10 +65,10 @@ class Catalogue:
             return self.translated(marked)
         for separator, ours in SEPARATORS.items():
             parts = line.split(separator)
-            told = [self.translated(part) for part in parts] if len(parts) > 1 else parts
-            prose = separator == ", " and any(one in parts and one.count(" ") > 2 for one in told)
-            if told != parts and not prose:
-                return ours.join(told)
+            translated = [self.translated(part) for part in parts] if len(parts) > 1 else parts
+            prose = separator == ", " and any(one in parts and one.count(" ") > 2 for one in translated)
+            if translated != parts and not prose:
+                return ours.join(translated)
         return line.translate(self.unmarked)
 
 

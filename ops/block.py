@@ -73,6 +73,8 @@ def second_half(context: LayerContext, block: BlockSpec) -> Pass:
         branch = feed_forward(context, block.mlp, Module.MLP, keeps_input=keeps)
     else:
         raise ValueError("a block without a feed-forward network or experts has no second half")
+    if block.moe is not None and block.moe.output_norm:
+        branch = sequence(branch, norm(context, Module.MOE, rows, "moe.output_norm"))
     return sequence(
         norm(context, Module.MLP, rows) if place.leads_second else Pass(),
         branch,

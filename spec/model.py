@@ -72,13 +72,14 @@ class MlpSpec:
     """A dense feed-forward layer: three matrices when gated, else two.
 
     ``activation``, here and of experts, is "silu", "gelu", "gelu_tanh", "relu", "squared_relu" or another
-    name as its config writes it; all cost the same.
+    name as its config writes it; all cost the same. ``inner_norm``: a norm stands before the last matrix (BitNet).
     """
 
     ffn_hidden: int
     gated: bool
     bias: bool = False
     activation: str = "silu"
+    inner_norm: bool = False
 
 
 ACTIVATION_PARAMETERS = {"xielu": 2}
@@ -95,6 +96,7 @@ class MoeSpec:
     A token's experts all lie in ``route_chosen_groups`` of ``route_groups`` (DeepSeek's n_group, topk_group).
     With ``latent_hidden`` one product brings tokens to that many channels before they are dispatched, routed experts
     work there, and another brings their sum back (LatentMoE, arXiv 2512.20856; Nemotron-3 Super's moe_latent_size).
+    ``output_norm``: a norm follows the sum of all experts (A.X K1).
 
     Facts without a price: a token's weights are the ``score`` of its experts ("softmax" or "sigmoid"), divided by
     their sum where ``normalized``, times ``route_scale`` (norm_topk_prob, routed_scaling_factor).
@@ -110,6 +112,7 @@ class MoeSpec:
     router_bias: bool = False
     clamped: bool = False
     latent_hidden: int = 0
+    output_norm: bool = False
     route_groups: int = 1
     route_chosen_groups: int = 1
     capacity_factor: float | None = None
@@ -168,6 +171,10 @@ class BlockRun:
 
     block: BlockSpec
     count: int
+
+
+RARE = ("gate_bias", "value_norm", "keys_as_values", "inner_norm", "output_norm")
+"""Fields of mixers, MLPs and experts that belong to single families."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +238,12 @@ class ModelSpec:
     def main_blocks(self) -> tuple[BlockRun, ...]:
         """The runs of the decoder, without multi-token-prediction blocks."""
         return tuple(run for run in self.blocks if not run.block.mtp)
+
+    @property
+    def rare_parts(self) -> tuple[str, ...]:
+        """What no framework's settings have a word for, by the names of its fields; exporters that write a model refuse it."""
+        parts = [part for run in self.blocks for part in (run.block.mixer, run.block.mlp, run.block.moe)]
+        return tuple(name for name in RARE if any(getattr(part, name, False) for part in parts))
 
     @property
     def cut_heads(self) -> tuple[int, ...]:

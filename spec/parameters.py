@@ -78,7 +78,8 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:
     """Parameters of a dense feed-forward layer: three matrices when gated, else two."""
-    return _ffn(hidden, mlp.ffn_hidden, gated=mlp.gated, bias=mlp.bias) + ACTIVATION_PARAMETERS.get(mlp.activation, 0)
+    extra = ACTIVATION_PARAMETERS.get(mlp.activation, 0) + mlp.ffn_hidden * mlp.inner_norm
+    return _ffn(hidden, mlp.ffn_hidden, gated=mlp.gated, bias=mlp.bias) + extra
 
 
 def moe_parameters(moe: MoeSpec, hidden: int) -> int:
@@ -90,7 +91,7 @@ def moe_parameters(moe: MoeSpec, hidden: int) -> int:
     if moe.shared_ffn_hidden:
         shared = _ffn(hidden, moe.shared_ffn_hidden, gated=moe.gated, bias=moe.bias)
         shared += hidden if moe.shared_gate else 0
-    return router + moe.num_experts * _expert_parameters(moe, hidden) + latent + shared
+    return router + moe.num_experts * _expert_parameters(moe, hidden) + latent + shared + hidden * moe.output_norm
 
 
 def idle_expert_parameters(moe: MoeSpec, hidden: int) -> int:

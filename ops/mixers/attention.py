@@ -34,7 +34,17 @@ def output(context: LayerContext, attention: AttentionSpec) -> Pass:
     key = OpKey(Module.ATTENTION, Role.OUT)
     saved_elsewhere = context.job.flash_attention
     product = out_of_mixer(context, key, inputs, bias=attention.out_bias, saved_elsewhere=saved_elsewhere)
+    if attention.inner_norm:
+        product = sequence(_inner_norm(context, inputs), product)
     return sequence(_gate(context, attention, inputs), product) if attention.gates else product
+
+
+def _inner_norm(context: LayerContext, width: IntArray) -> Pass:
+    """Returns a norm over the heads' outputs on a rank, whose weights are cut as the heads are."""
+    rows = context.gemm_rows
+    what = OpKey(Module.ATTENTION, Role.NORM, Role.OUT).named("attention.inner_norm")
+    saved = context.activations(rows, width)
+    return kernel(context, Kernel(what, context.model.norm.kernel, rows, width, saved_bytes=saved, parameters=width))
 
 
 def _gate(context: LayerContext, attention: AttentionSpec, width: IntArray) -> Pass:
@@ -48,6 +58,7 @@ def _gate(context: LayerContext, attention: AttentionSpec, width: IntArray) -> P
         rows,
         width,
         saved_bytes=context.activations(rows, width + gates),
+        parameters=width // attention.v_dim * attention.gate_bias,
     )
     return kernel(context, gated)
 
@@ -77,7 +88,7 @@ def projections(context: LayerContext, attention: AttentionSpec) -> Pass:
     k_width = kv_heads * attention.qk_dim
     # an output gate is a further part of the query's projection
     gates = heads * (attention.gates // attention.num_heads)
-    width = q_width + gates + k_width + kv_heads * attention.v_dim
+    width = q_width + gates + k_width + kv_heads * attention.v_dim * (not attention.keys_as_values)
     qkv = OpKey(Module.ATTENTION, Role.QKV)
     matrices = 1 if context.job.preset.layers.joined_qkv else 3
     pieces = [into_mixer(context, qkv, width, bias=attention.qkv_bias, matrices=matrices)]
@@ -90,7 +101,8 @@ def projections(context: LayerContext, attention: AttentionSpec) -> Pass:
     elif context.job.preset.layers.splits_joined_qkv and context.model.position is PositionKind.ROTARY:
         pieces.append(split_heads(context, attention, gemm_rows, (heads, kv_heads)))
     if attention.qk_norm:
-        pieces.append(_qk_norm(context, attention, gemm_rows, heads + kv_heads))
+        normed = heads + kv_heads * (1 + attention.value_norm)
+        pieces.append(_qk_norm(context, attention, gemm_rows, normed))
     if context.model.position is PositionKind.ROTARY:
         pieces.append(_rotary(context, gemm_rows, q_width + k_width))
     if context.job.preset.layers.repeats_keys and repeats_keys(context, attention):

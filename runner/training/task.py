@@ -177,6 +177,8 @@ def _model(model: ModelSpec) -> Iterator[Refusal]:
     for key in ("embedding_norm", "logit_softcap"):
         if getattr(model, key):
             yield key, True, "false"
+    for key in model.rare_parts:
+        yield key, True, "false"
     if model.norm not in (NormKind.RMS, NormKind.LAYER):
         yield "norm", model.norm.value, "rmsnorm or layernorm"
     for run in model.blocks:

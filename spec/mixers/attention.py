@@ -68,6 +68,10 @@ class AttentionSpec:
     within chunks of this many tokens, as if these were documents (Llama 4). ``index_topk``: tokens attend to this many
     others, which ``index_heads`` heads of ``index_dim`` channels select (DeepSeek-V3.2, arXiv 2512.02556 sec. 2.1);
     without heads a layer takes the selection of the one before.
+
+    Of few models: ``gate_bias``, a number for each head that its gates add (Beam); ``value_norm``, a norm without weights on
+    each head's values, and ``keys_as_values``, whose projection is that of the keys (Gemma 4); ``inner_norm``, a norm over
+    all heads' outputs before the output matrix (BitNet, arXiv 2504.12285 sec. 2).
     """
 
     name: ClassVar[str] = "attention"
@@ -91,6 +95,10 @@ class AttentionSpec:
     sinks: bool = False
     output_gate: bool = False
     head_gate: bool = False
+    gate_bias: bool = False
+    value_norm: bool = False
+    keys_as_values: bool = False
+    inner_norm: bool = False
     index_topk: int = 0
     index_heads: int = 0
     index_dim: int = 0
@@ -162,7 +170,8 @@ class AttentionSpec:
             kv_heads, bias = self.num_kv_heads, self.qkv_bias
             yield linear_module(f"{prefix}.q", (self.num_heads * self.qk_dim + self.gates, hidden), bias=bias)
             yield linear_module(f"{prefix}.k", (kv_heads * self.qk_dim, hidden), bias=bias)
-            yield linear_module(f"{prefix}.v", (kv_heads * self.v_dim, hidden), bias=bias)
+            if not self.keys_as_values:
+                yield linear_module(f"{prefix}.v", (kv_heads * self.v_dim, hidden), bias=bias)
             if self.qk_norm and self.qk_norm_weights is not QkNormWeights.NONE:
                 every = self.qk_norm_weights is QkNormWeights.ALL_HEADS
                 with_bias = self.qk_norm_weights is QkNormWeights.HEAD_WITH_BIAS
@@ -170,6 +179,10 @@ class AttentionSpec:
                 yield norm_module(f"{prefix}.k_norm", self.qk_dim * (kv_heads if every else 1), bias=with_bias)
             if self.sinks:
                 yield parameter_module(f"{prefix}.sinks", (self.num_heads,))
+        if self.gate_bias:
+            yield parameter_module(f"{prefix}.gate_bias", (self.num_heads,))
+        if self.inner_norm:
+            yield norm_module(f"{prefix}.inner_norm", value)
         yield linear_module(f"{prefix}.out", (hidden, value), bias=self.out_bias)
 
     def _latent_modules(self, hidden: int, prefix: str) -> Iterator[LeafModule]:

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from ops.context import LayerContext
 from ops.embedding_and_head import padded_vocab
 from ops.layout import Layout
-from ops.op import Axis, BatchedGemm, Comm, Lane, Op, Phase
+from ops.memory_bound import bytes_moved
+from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Phase
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
-from spec.parameters import num_parameters
+from spec.parameters import block_parameters, num_parameters
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, saved_bytes, written
-from tests.solver.questions import ROOT, small_model, with_part
-from workload.aicb.data_parallel import model_units
+from tests.solver.questions import ROOT, experts_model, small_model, with_part
+from workload.aicb.data_parallel import block_modules, model_units
 
 HIDDEN, HEADS, SEQ = 1024, 16, 2048
 
@@ -272,3 +273,23 @@ def test_values_that_are_a_view_keep_the_joined_product() -> None:
     ]
     assert kept[1] - kept[0] == 2 * 2048 * (512 + 256)
     assert framework_preset("aleph-alpha").layers.keeps_joined_qkv
+
+
+def test_norms_inside_and_behind_a_second_half() -> None:
+    """BitNet's before the last matrix, of the MLP's width (modeling_bitnet.py, ffn_sub_norm); A.X K1's behind all experts
+    (modeling_axk1.py, post_mlp_layernorm). Each read and written in 2 bytes, its input kept."""
+    dense, routed = small_model(), experts_model()
+    for plain, normed, name, width in (
+        (dense, with_part(dense, "mlp", inner_norm=True), "mlp.inner_norm", 2048),
+        (routed, with_part(routed, "moe", output_norm=True), "moe.output_norm", 512),
+    ):
+        one, other = (written(model, job(world_size=1), "mtp", Layout.of(1)).blocks[0] for model in (normed, plain))
+        (op,) = (op for op in one.forward if op.name == name)
+        assert isinstance(op, MemoryBound)
+        assert (bytes_moved(op)[0], op.parameters[0]) == (2 * 2 * 2048 * width, width)
+        assert saved_bytes(one) - saved_bytes(other) == 2 * 2048 * width
+        blocks = [model.blocks[0].block for model in (normed, plain)]
+        assert block_parameters(blocks[0], 512) - block_parameters(blocks[1], 512) == width
+        elements = [sum(unit.elements for unit in block_modules(block, 512, "")) for block in blocks]
+        assert elements[0] - elements[1] == width
+        assert normed.rare_parts

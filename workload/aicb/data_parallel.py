@@ -123,6 +123,8 @@ def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[LeafMo
         yield from _experts(block.moe, hidden, f"{prefix}.moe")
     elif block.mlp is not None:
         yield from _mlp(block.mlp, hidden, f"{prefix}.mlp")
+    if block.moe is not None and block.moe.output_norm:
+        yield _norm(f"{prefix}.moe.output_norm", hidden, block.norm)
     if block.feeds_forward and place.follows:
         yield _norm(f"{prefix}.output_norm", hidden, block.norm)
 
@@ -138,6 +140,8 @@ def _mlp(mlp: MlpSpec, hidden: int, prefix: str) -> Iterator[LeafModule]:
         yield linear_module(f"{prefix}.{name}", (mlp.ffn_hidden, hidden), bias=mlp.bias)
     if mlp.activation in ACTIVATION_PARAMETERS:
         yield parameter_module(f"{prefix}.activation", (ACTIVATION_PARAMETERS[mlp.activation],))
+    if mlp.inner_norm:
+        yield norm_module(f"{prefix}.inner_norm", mlp.ffn_hidden)
     yield linear_module(f"{prefix}.down", (hidden, mlp.ffn_hidden), bias=mlp.bias)
 
 

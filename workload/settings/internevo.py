@@ -108,6 +108,7 @@ def _layers(model: ModelSpec) -> tuple[BlockSpec, AttentionSpec]:
     require(block.norm_place is NormPlace.BEFORE, "norms elsewhere than before each half")
     require(model.norm in (NormKind.RMS, NormKind.LAYER), "norms without weights or biases")
     require(not model.logit_softcap, "soft-capped logits")
+    require(not model.rare_parts, " or ".join(model.rare_parts))
     return block, attention_of(block.mixer, f"settings of {NAME}")
 
 

@@ -48,6 +48,7 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
     require(all(block.norm_place is NormPlace.BEFORE for block in blocks), "norms elsewhere than before each half")
     require(model.norm in (NormKind.RMS, NormKind.LAYER), "norms without weights or biases")
     require(not model.logit_softcap, "soft-capped logits")
+    require(not model.rare_parts, " or ".join(model.rare_parts))
     require(not (model.head_bias or model.embedding_norm), "a head bias or a norm of embeddings")
     flags: Flags = {
         "--num-layers": model.num_layers,

@@ -76,6 +76,7 @@ def differences(model: ModelSpec, flavor: Flavor) -> list[str]:
         "norms other than RMSNorm": norms != {NormKind.RMS},
         "other than rotary positions": model.position is not PositionKind.ROTARY,
         "soft-capped logits": bool(model.logit_softcap),
+        " or ".join(model.rare_parts): bool(model.rare_parts),
         "norms elsewhere than before each half": not before,
         "soft-capped or chunked attention": any(each.softcap or each.chunk for each in attentions),
         "ALiBi": any(each.alibi for each in attentions),

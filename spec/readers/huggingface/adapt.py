@@ -62,6 +62,26 @@ def gpt_bigcode(top: Section, facts: TypeFacts) -> TypeFacts:
     return replace(facts, values={"num_key_value_heads": 1} if top.flag("multi_query") else {})
 
 
+def gemma4(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns the heads of layers of full attention, whose values may be their keys: by ``per_layer_config``, or by keys for all
+    of them."""
+    top.only("hidden_size_per_layer_input", (0,), "an embedding of every layer's own is not priced")
+    top.only("num_kv_shared_layers", (0,), "keys and values of another layer are not priced")
+    top.only("enable_moe_block", (False,), "experts beside an MLP with norms of their own are not priced")
+    same = top.flag("attention_k_eq_v", False)
+    heads = top.integer("num_key_value_heads")
+    whole: dict[str, object] = {"keys_as_values": same, "head_dim": top.integer("global_head_dim", 512)}
+    whole["num_key_value_heads"] = top.integer("num_global_key_value_heads", heads) if same else heads
+    changes: dict[str | int, Mapping[str, object]] = {FULL: whole}
+    if top.has("per_layer_config"):
+        listed = top.section("per_layer_config")
+        if not all(index.isdigit() for index in listed.values):
+            top.fail("per_layer_config", "a table of keys by the number of a layer")
+        changes = {FULL: {"keys_as_values": same}}
+        changes |= {int(index): listed.section(index).values for index in listed.values}
+    return replace(facts, changes=changes)
+
+
 def gpt_neo(top: Section, facts: TypeFacts) -> TypeFacts:
     """Returns layers by ``attention_types``, pairs of kinds and how often they repeat, where they are not listed."""
     if top.has("layer_types"):
@@ -217,6 +237,7 @@ ADAPT: dict[str, Adapt] = {
         dbrx,
         exaone4,
         falcon,
+        gemma4,
         gpt_bigcode,
         gpt_neo,
         glm_moe_dsa,

@@ -135,7 +135,13 @@ def _block(top: Section, facts: TypeFacts, kind: str, routed: bool) -> BlockSpec
 def _mlp(top: Section, facts: TypeFacts) -> MlpSpec:
     times = top.integer(facts.ffn_multiple) if isinstance(facts.ffn_multiple, str) else facts.ffn_multiple
     width = top.integer("intermediate_size", times * top.integer("hidden_size") if times else REQUIRED)
-    return MlpSpec(ffn_hidden=width, gated=facts.gated, bias=_chosen(top, facts.mlp_bias), activation=activation(top))
+    return MlpSpec(
+        ffn_hidden=width,
+        gated=facts.gated,
+        bias=_chosen(top, facts.mlp_bias),
+        activation=activation(top),
+        inner_norm=facts.inner_norm,
+    )
 
 
 # Attention.
@@ -152,6 +158,10 @@ def _attention(top: Section, facts: TypeFacts, kind: str) -> AttentionSpec:
         alibi=_chosen(top, facts.alibi),
         output_gate=facts.output_gate == "channel",
         head_gate=facts.output_gate == "head",
+        gate_bias=facts.gate_bias,
+        value_norm=facts.value_norm,
+        keys_as_values=_chosen(top, facts.keys_as_values),
+        inner_norm=facts.inner_norm,
     )
 
 
@@ -236,6 +246,7 @@ def read_experts(top: Section, facts: TypeFacts) -> MoeSpec:
         shared_gate=facts.shared_gate,
         router_bias=method == "noaux_tc",
         clamped=facts.clamped,
+        output_norm=facts.expert_norm,
         route_groups=groups if limited else 1,
         route_chosen_groups=chosen if limited else 1,
         activation=activation(top),

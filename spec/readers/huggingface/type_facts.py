@@ -24,7 +24,7 @@ class TypeFacts:
     Layers: ``pattern`` is repeated where a config has no ``layer_types``; with ``period`` (a key) full attention stands
     in every so-many-th layer and the pattern's first in the others; the first ``full_first`` layers (a number, or a key)
     are of full attention, and with ``full_last`` the last. Windows count where the ``window_flag`` says so. ``linear`` is the mixer of linear_attention.
-    ``qk_norm`` is one of QkNormWeights, ``output_gate`` of each "channel" or "head".
+    ``qk_norm`` is one of QkNormWeights, ``output_gate`` of each "channel" or "head"; an ``inner_norm`` stands before the last matrix of both halves.
 
     Feed-forward: ``expert_width`` is the key of the experts' width; ``shared`` experts have a width of their own ("width",
     ``shared_expert_intermediate_size``), that of so many routed ones ("count", ``n_shared_experts``), or of one
@@ -45,6 +45,10 @@ class TypeFacts:
     qk_norm: str = ""
     qk_norm_flag: str = ""
     output_gate: str = ""
+    gate_bias: bool = False
+    value_norm: bool = False
+    keys_as_values: Choice = False
+    inner_norm: bool = False
     sinks: Choice = False
     alibi: Choice = False
     latent: bool = False
@@ -67,6 +71,7 @@ class TypeFacts:
     shared_gate: bool = False
     router_bias: bool = False
     expert_bias: bool = False
+    expert_norm: bool = False
     clamped: bool = False
     score: str = "softmax"
     normalized: bool = False

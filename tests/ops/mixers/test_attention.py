@@ -374,3 +374,38 @@ def test_all_to_all_alone_cuts_sequences_of_layers_with_sinks() -> None:
 def test_every_kind_says_what_it_is_and_what_it_runs() -> None:
     assert set(KINDS.values()) == set(OPERATIONS)
     assert all(kind.name == name for name, kind in KINDS.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "parameters", "passes"),
+    [
+        ({"gate_bias": True}, HEADS, 0),
+        ({"value_norm": True}, 0, 2 * KV * HEAD),
+        ({"keys_as_values": True}, -HIDDEN * KV * HEAD, 0),
+        ({"inner_norm": True}, HEADS * HEAD, 2 * HEADS * HEAD),
+    ],
+)
+def test_parts_of_few_models(changes: dict[str, bool], parameters: int, passes: int) -> None:
+    """Weights by hand, whole and on a rank of two; a norm reads and writes each channel in 2 bytes. transformers
+    modeling_beam.py, BeamAttention; modeling_gemma4.py, Gemma4TextAttention; modeling_bitnet.py, attn_sub_norm."""
+    base = replace(GATED, qk_norm=True)
+    changed = replace(base, **changes)
+    assert mixer_parameters(changed, HIDDEN) - mixer_parameters(base, HIDDEN) == parameters
+    for tp in (1, 2):
+        one, other = layer(changed, tp=tp), layer(base, tp=tp)
+        owned = [sum(int(op.parameters[0]) for op in piece.forward) for piece in (one, other)]
+        assert owned[0] - owned[1] == parameters // tp
+        moved = [
+            sum(float(bytes_moved(op)[0]) for op in piece.forward if isinstance(op, MemoryBound))
+            for piece in (one, other)
+        ]
+        assert moved[0] - moved[1] == 2 * SEQ * passes // tp
+    assert with_block(small_model(), mixer=changed).rare_parts == tuple(changes)
+
+
+def test_values_that_are_keys_have_no_columns_of_their_own() -> None:
+    same, plain = (
+        next(op for op in layer(mixer).forward if op.name == "attention.qkv")
+        for mixer in (replace(PLAIN, keys_as_values=True), PLAIN)
+    )
+    assert plain.n[0] - same.n[0] == KV * HEAD

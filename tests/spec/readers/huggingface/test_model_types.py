@@ -165,6 +165,35 @@ def test_layers_that_take_the_selection_of_the_one_before(
     assert refusal(tmp_path, short).key == "indexer_types"
 
 
+def test_gemma_4_has_other_heads_in_layers_of_full_attention(tmp_path: Path) -> None:
+    """transformers configuration_gemma4.py, Gemma4TextConfig: by keys for all of them, or layer by layer as it writes them."""
+    few = {
+        "model_type": "gemma4_text",
+        **SMALL,
+        "hidden_size_per_layer_input": 0,
+        "num_hidden_layers": 8,
+        "head_dim": 64,
+    }
+
+    def heads(**says: object) -> list[tuple[int, int, bool]]:
+        model = load(tmp_path, {**few, **says})
+        mixers = [run.block.mixer for run in model.blocks for _ in range(run.count)]
+        assert all(
+            each.value_norm and each.window == (512 if index not in (5, 7) else None)
+            for index, each in enumerate(mixers)
+        )
+        return [(mixers[index].num_kv_heads, mixers[index].qk_dim, mixers[index].keys_as_values) for index in (0, 5, 7)]
+
+    assert heads() == [(2, 64, False), (2, 512, False), (2, 512, False)]
+    same = heads(attention_k_eq_v=True, num_global_key_value_heads=1, global_head_dim=128)
+    assert same == [(2, 64, False), (1, 128, True), (1, 128, True)]
+    listed = {"5": {"head_dim": 128, "num_key_value_heads": 1}, "7": {"head_dim": 256}}
+    assert heads(attention_k_eq_v=True, per_layer_config=listed) == [(2, 64, False), (1, 128, True), (2, 256, True)]
+    for key, value in (("num_kv_shared_layers", 2), ("enable_moe_block", True), ("per_layer_config", {"last": {}})):
+        assert refusal(tmp_path, {**few, key: value}).key == key
+    assert refusal(tmp_path, {**few, "hidden_size_per_layer_input": 256}).key == "hidden_size_per_layer_input"
+
+
 def test_dbrx_has_its_keys_in_sections(tmp_path: Path) -> None:
     """databricks/dbrx-base: 132B, of which 36B are active (its README)."""
     model = load(tmp_path, SHAPES["dbrx"])

@@ -151,8 +151,8 @@ class NetworkDomain:
 
     ``ranks`` GPUs per domain (0 on the outermost: unlimited); ``bandwidth`` bytes/s per GPU, one way;
     ``latency_s`` of one hop; ``in_network_reduction`` for NVLS or SHARP; ``link`` is nvlink (or another that
-    a switch joins), mesh (one link between every two GPUs, ``bandwidth`` all of a GPU's together), pcie,
-    socket (between the processors of one server), network or memory. ``links`` lead
+    a switch joins), mesh (one link between every two GPUs, or as many as the rows of ``pair_links`` say, ``bandwidth``
+    all of a GPU's together), pcie, socket (between the processors of one server), network or memory. ``links`` lead
     from each inner domain into this one and are shared by all that cross, ``bandwidth`` being an equal part
     of them; 0: the NICs in the outermost domain, one per GPU elsewhere. ``payload_share`` of a network's
     bandwidth carries data (0: what InfiniBand's headers leave), and of a mesh's (0: all). Without
@@ -168,6 +168,16 @@ class NetworkDomain:
     links: Annotated[int, COUNT] = 0
     payload_share: Annotated[float, SHARE] = 0.0
     peer_access: bool = True
+    pair_links: tuple[str, ...] = ()
+
+    def group_links(self, ranks: int) -> int:
+        """Returns the links of a mesh from a GPU to the others of its group of ``ranks``: of the GPU that has fewest, in
+        the worst of the groups side by side."""
+        if not self.pair_links:
+            return ranks - 1
+        rows = [[int(links) for links in row.split()] for row in self.pair_links]
+        starts = range(0, 1 if self.ranks % ranks else self.ranks, ranks)
+        return min(sum(row[start : start + ranks]) for start in starts for row in rows[start : start + ranks])
 
 
 HOST_NEEDED = "a hardware spec with a [host] table, which offloading needs (docs/clusters.md)"

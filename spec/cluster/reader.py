@@ -156,6 +156,7 @@ def _check_domains(top: Section, cluster: ClusterSpec) -> None:
     if meshed or (cluster.domains[0].link == "mesh" and cluster.domains[0].ranks < 2):
         allowed = "mesh for the first domain alone, of at least 2 ranks"
         raise ConfigError(where=top.where, key="domains.link", value="mesh", allowed=allowed)
+    _check_pairs(top, cluster.domains[0])
     # Inner domains have some GPUs, each domain more than the one in it, and a whole number of these.
     nested = all(outer % within == 0 for within, outer in pairwise(inner))
     if not inner or ranks[-1] != 0 or 0 in inner or inner != sorted(set(inner)) or not nested:
@@ -164,6 +165,30 @@ def _check_domains(top: Section, cluster: ClusterSpec) -> None:
     if inner[0] % cluster.gpus_per_node and cluster.gpus_per_node % inner[0]:
         allowed = f"a multiple or a divisor of node.gpus = {cluster.gpus_per_node}"
         raise ConfigError(where=top.where, key="domains[0].ranks", value=inner[0], allowed=allowed)
+
+
+def _check_pairs(top: Section, domain: NetworkDomain) -> None:
+    """Raises ConfigError unless ``pair_links`` has every GPU's links to every other, and equal groups side by side are
+    linked."""
+    rows = [row.split() for row in domain.pair_links]
+    if not rows:
+        return
+    counts = all(len(row) == domain.ranks and all(link in "0123456789" for link in row) for row in rows)
+    sides = range(2, domain.ranks + 1)
+    if (
+        domain.link != "mesh"
+        or not counts
+        or [tuple(row) for row in rows] != list(zip(*rows, strict=True))
+        or any(row[index] != "0" for index, row in enumerate(rows))
+        or not all(domain.group_links(side) for side in sides if domain.ranks % side == 0)
+    ):
+        allowed = (
+            f'of a mesh, {domain.ranks} rows of {domain.ranks} numbers of links, "0 1 2 ...": the same both ways, none of '
+            "a GPU to itself, some in every group side by side"
+        )
+        raise ConfigError(
+            where=top.where, key=f"domains.{domain.name}.pair_links", value=domain.pair_links, allowed=allowed
+        )
 
 
 def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:

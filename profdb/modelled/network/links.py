@@ -177,12 +177,13 @@ def uplinks(cluster: ClusterSpec, group: CommGroup) -> tuple[Uplink, ...]:
 
 def scale_up_rate(cluster: ClusterSpec, intra: IntArray) -> FloatArray:
     """Returns payload bytes/s per GPU, one way, for groups of ``intra`` ranks inside the scale-up domain. Behind a
-    switch they have all of a GPU's links; in a mesh, which has one link between every two GPUs, only those to each
-    other."""
+    switch they have all of a GPU's links; in a mesh only those to each other. A ring has as many turns as its GPU with
+    fewest links has of them."""
     domain = cluster.domains[0]
     if domain.link != "mesh":
         return np.full(intra.shape, _switched_rate(cluster, domain))
-    share = (np.clip(intra, 2, domain.ranks) - 1.0) / (domain.ranks - 1.0)
+    links = np.array([domain.group_links(max(ranks, 2)) for ranks in range(domain.ranks + 1)], dtype=np.float64)
+    share = links[np.minimum(intra, domain.ranks)] / links[-1]
     return np.asarray(domain.bandwidth * (domain.payload_share or 1.0) * share, dtype=np.float64)
 
 

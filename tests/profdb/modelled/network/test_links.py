@@ -36,6 +36,32 @@ def test_a_group_has_the_links_between_its_members(name: str) -> None:
     assert rates.tolist() == pytest.approx([1 * link * share, 3 * link * share, 7 * link * share])
 
 
+def test_pairs_of_a_cube_mesh_have_a_link_or_two() -> None:
+    """DGX-1: of the pairs (0, 1), (2, 3), (4, 5), (6, 7) the first has one of 25 GB/s, GPU 0 four to its quad and six in
+    all; NCCL counts 20 of 25."""
+    rates = scale_up_rate(read_cluster("dgx1-v100", root=ROOT), ints([2, 4, 8]))
+    assert rates.tolist() == pytest.approx([20e9, 80e9, 120e9])
+
+
+@pytest.mark.parametrize(
+    ("row", "instead"),
+    [
+        ('"0 1 1 2 2 0 0 0"', '"0 1 1 2 2 0 0"'),  # a GPU short
+        ('"0 1 1 2 2 0 0 0"', '"0 0 1 2 2 0 0 0"'),  # not the same both ways
+        ('"0 1 1 2 2 0 0 0"', '"1 1 1 2 2 0 0 0"'),  # to itself
+        ('"0 1 1 2 2 0 0 0",\n    "1 0', '"0 0 1 2 2 0 0 0",\n    "0 0'),  # a pair side by side without one
+        ('link = "mesh"', 'link = "nvlink"'),
+    ],
+)
+def test_links_of_pairs_that_cannot_be_are_refused(row: str, instead: str, tmp_path: Path) -> None:
+    text = (ROOT / "configs" / "clusters" / "dgx1-v100.toml").read_text(encoding="utf-8")
+    assert row in text
+    path = tmp_path / "odd.toml"
+    path.write_text(text.replace(row, instead), encoding="utf-8")
+    with pytest.raises(ConfigError, match="pair_links"):
+        read_cluster(str(path), root=ROOT)
+
+
 def test_behind_a_switch_a_group_has_all_links() -> None:
     cluster = read_cluster("h100-sxm", root=ROOT)
     assert scale_up_rate(cluster, ints([2, 4, 8])).tolist() == pytest.approx([450e9 * 20.6 / 25] * 3)

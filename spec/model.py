@@ -173,7 +173,7 @@ class BlockRun:
     count: int
 
 
-RARE = ("gate_bias", "value_norm", "keys_as_values", "inner_norm", "output_norm")
+RARE = ("gate_bias", "value_norm", "keys_as_values", "inner_norm", "rope_key_norm", "output_norm", "channel_decay")
 """Fields of mixers, MLPs and experts that belong to single families."""
 
 

@@ -195,7 +195,7 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
         from ops.low_precision import keeps_low_precision
 
         shares = not keeps_low_precision(context)
-    q_inputs = q_rank or hidden
+    q_inputs, rotates = q_rank or hidden, context.model.position is PositionKind.ROTARY
     index = Pass()
     if attention.index_heads:
         from ops.mixers.indexer import index_projections
@@ -206,9 +206,33 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
         up(Role.Q_UP, q_inputs, heads * attention.qk_dim, q_inputs),
         down("kv", kv_rank, attention.rope_dim, 0.0 * own_input if shares else own_input),
         up(Role.KV_UP, kv_rank, heads * (nope + attention.v_dim), kv_rank + attention.rope_dim),
-        _rotary(context, rows, (heads + 1) * attention.rope_dim),
+        _rope_key_norm(context, attention) if attention.rope_key_norm else Pass(),
+        _rotary(context, rows, (heads + 1) * attention.rope_dim) if rotates else Pass(),
         index,
+        _latent_gates(context, attention, heads) if attention.gates else Pass(),
     )
+
+
+def _rope_key_norm(context: LayerContext, attention: AttentionSpec) -> Pass:
+    """Returns the norm of the key that all heads share, over a rank's own tokens."""
+    rows, width = context.norm_rows, attention.rope_dim
+    what = OpKey(Module.ATTENTION, Role.NORM, Role.ROTARY).named("attention.rope_key_norm")
+    saved = context.activations(rows, width)
+    return kernel(context, Kernel(what, context.model.norm.kernel, rows, width, saved_bytes=saved, parameters=width))
+
+
+def _latent_gates(context: LayerContext, attention: AttentionSpec, heads: IntArray) -> Pass:
+    """Returns the product that gates the outputs of latent attention: of the hidden states, which the down projections keep."""
+    layer = Linear(
+        module=Module.ATTENTION,
+        role=Role.GATE,
+        tokens=context.gemm_rows,
+        inputs=context.layout.constant(context.model.hidden),
+        outputs=heads * (attention.gates // attention.num_heads),
+        saved_bytes=0.0 * context.gemm_rows,
+        gathered="input",
+    )
+    return column_parallel(context, layer)
 
 
 def core(context: LayerContext, attention: AttentionSpec) -> Pass:

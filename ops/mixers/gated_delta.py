@@ -9,9 +9,10 @@ parallelism. The rule itself is ops.mixers.gated_delta.
 from dataclasses import dataclass, replace
 
 from ops.context import HeadTensor, HeadTensors, LayerContext
+from ops.linear import column_parallel, linear, weight_collectives
 from ops.memory_bound import Kernel, kernel
 from ops.mixers.mixer import MixerRow, core_heads, into_mixer, out_of_mixer, projected_heads
-from ops.op import BatchedGemm, Pass, Phase, as_recompute, gemm, sequence
+from ops.op import BatchedGemm, Linear, Pass, Phase, as_recompute, gemm, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
 from spec.mixers.gated_delta import GatedDeltaSpec
@@ -41,6 +42,7 @@ class DeltaRule:
     length: IntArray
     key_dim: int
     value_dim: int
+    channel_decay: bool = False
 
     @property
     def chunks(self) -> IntArray:
@@ -66,18 +68,20 @@ def _forward(context: LayerContext, rule: DeltaRule) -> tuple[BatchedGemm, ...]:
     waiting = context.activation_bytes * (tokens * (k + 2 * v) + states)
     # (m, k, n) of each product; those that share two dimensions are written as one with the sum of the third
     solved = _chunk_product(context, rule, "solve", (CHUNK, k + SOLVE_CHANNELS, CHUNK))
+    scores = _chunk_product(context, rule, "scores", (CHUNK, k, CHUNK))
     return (
         replace(solved, saved_bytes=context.activation_bytes * tokens * CHUNK),
         _chunk_product(context, rule, "weights", (CHUNK, CHUNK, k + v)),
         replace(_recurrence(context, rule, "recurrence", 2), transient_bytes=waiting + 0.0),
-        _chunk_product(context, rule, "scores", (CHUNK, k, CHUNK)),
+        replace(scores, saved_bytes=context.activation_bytes * tokens * CHUNK * rule.channel_decay),
         _chunk_product(context, rule, "outputs", (CHUNK, k + CHUNK, v)),
     )
 
 
 def _backward(context: LayerContext, rule: DeltaRule) -> tuple[BatchedGemm, ...]:
     """Returns the kernels of the backward: chunk_bwd_dv_local, chunk_gated_delta_rule_bwd_dhu, chunk_bwd_dqkwg and
-    prepare_wy_repr_bwd, in that order."""
+    prepare_wy_repr_bwd, in that order. With decays of channels fla/ops/kda/chunk_bwd.py and chunk_intra.py (bc3b101), which
+    have the same products but for both kinds of scores: those are saved."""
     k, v = rule.key_dim, rule.value_dim
     shapes = {
         "d_values_scores": (CHUNK, k, CHUNK),
@@ -93,10 +97,15 @@ def _backward(context: LayerContext, rule: DeltaRule) -> tuple[BatchedGemm, ...]
         "d_solve_keys": (2 * CHUNK, CHUNK, k),
     }
     first, second, *rest = (
-        replace(_chunk_product(context, rule, name, shape), phase=Phase.INPUT_GRAD) for name, shape in shapes.items()
+        replace(_chunk_product(context, rule, name, shape), phase=Phase.INPUT_GRAD)
+        for name, shape in shapes.items()
+        if not (rule.channel_decay and name in SAVED_SCORES)
     )
     recurrence = replace(_recurrence(context, rule, "d_recurrence", 3), phase=Phase.INPUT_GRAD)
     return (first, second, recurrence, *rest)
+
+
+SAVED_SCORES = ("d_values_scores", "solve_scores")
 
 
 def _chunk_product(context: LayerContext, rule: DeltaRule, name: str, shape: tuple[int, int, int]) -> BatchedGemm:
@@ -144,7 +153,36 @@ def projections(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
     """Returns queries, keys, values, gates, write strengths and decays of every token in one product."""
     own = _projection_widths(context, spec)
     outputs = 2 * own.keys + 2 * own.values + 2 * own.heads
-    return into_mixer(context, OpKey(Module.GATED_DELTA, Role.PROJECTION), outputs)
+    if spec.gate_rank:
+        outputs = 2 * own.keys + own.values + own.heads
+    elif spec.channel_decay:
+        outputs = 3 * own.keys + 2 * own.values + own.heads
+    joined = into_mixer(context, OpKey(Module.GATED_DELTA, Role.PROJECTION), outputs)
+    return sequence(joined, _low_rank_gates(context, spec, own)) if spec.gate_rank else joined
+
+
+def _low_rank_gates(context: LayerContext, spec: GatedDeltaSpec, own: Widths) -> Pass:
+    """Returns decays and output gates: a product to ``gate_rank`` channels of each, whole on every rank for its own tokens, of
+    hidden states that the first product keeps; and one of each to a rank's channels, here one of both."""
+    rank = 2 * spec.gate_rank
+    down = Linear(
+        module=Module.GATED_DELTA,
+        role=Role.LATENT_DOWN,
+        tokens=context.norm_rows,
+        inputs=context.layout.constant(context.model.hidden),
+        outputs=context.layout.constant(rank),
+        saved_bytes=0.0 * context.norm_rows,
+    )
+    up = Linear(
+        module=Module.GATED_DELTA,
+        role=Role.LATENT_UP,
+        tokens=context.gemm_rows,
+        inputs=context.layout.constant(spec.gate_rank),
+        outputs=own.keys + own.values,
+        saved_bytes=context.activations(context.saved_rows, rank),
+        gathered="input",
+    )
+    return sequence(*weight_collectives(context, down), linear(context, down), column_parallel(context, up, width=rank))
 
 
 def output(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
@@ -165,7 +203,7 @@ def core_tensors(spec: GatedDeltaSpec) -> HeadTensors:
             HeadTensor(name="v", heads=values, dim=spec.value_dim),
             HeadTensor(name="z", heads=values, dim=spec.value_dim),
             HeadTensor(name="beta", heads=values, dim=1),
-            HeadTensor(name="alpha", heads=values, dim=1),
+            HeadTensor(name="alpha", heads=values, dim=spec.key_dim if spec.channel_decay else 1),
         ),
         out=(HeadTensor(name="out", heads=values, dim=spec.value_dim),),
     )
@@ -182,13 +220,14 @@ def core(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
         length=context.core_sequence,
         key_dim=spec.key_dim,
         value_dim=spec.value_dim,
+        channel_decay=spec.channel_decay,
     )
     # Kernels run over this rank's heads of the core; weights are those of the heads whose projections it holds.
     own = _projection_widths(context, spec)
     return sequence(
         _convolution(context, rows, widths, spec.conv_kernel * (2 * own.keys + own.values)),
         _prepare_inputs(context, rows, widths, spec),
-        _decays(context, rows, widths, own),
+        _channel_decays(context, rows, widths, own) if spec.channel_decay else _decays(context, rows, widths, own),
         delta_rule(context, rule),
         _norm_and_gate(context, rows, widths, spec),
     )
@@ -252,6 +291,26 @@ def _decays(context: LayerContext, rows: IntArray, widths: Widths, own: Widths) 
             parameters=2 * own.heads,
         ),
     )
+
+
+def _channel_decays(context: LayerContext, rows: IntArray, widths: Widths, own: Widths) -> Pass:
+    """Returns fla/ops/kda/gate.py, kda_gate_chunk_cumsum: softplus and running sums of each channel's decay in fp32, again in
+    the backward, of the product's output, which is saved with the sigmoid of the write strengths. The convolution's view
+    (``_convolution``) is of twice as many heads' numbers as stand there, which are few."""
+    channels = widths.keys + widths.heads
+    what = OpKey(Module.GATED_DELTA, Role.CORE).named("gated_delta.decays")
+    made = kernel(
+        context,
+        Kernel(
+            what,
+            "cast",
+            rows,
+            channels,
+            saved_bytes=context.activations(rows, channels),
+            parameters=own.keys + own.heads,
+        ),
+    )
+    return replace(made, backward=(*map(as_recompute, made.forward), *made.backward))
 
 
 def _norm_and_gate(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Pass:

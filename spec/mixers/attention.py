@@ -71,7 +71,7 @@ class AttentionSpec:
 
     Of few models: ``gate_bias``, a number for each head that its gates add (Beam); ``value_norm``, a norm without weights on
     each head's values, and ``keys_as_values``, whose projection is that of the keys (Gemma 4); ``inner_norm``, a norm over
-    all heads' outputs before the output matrix (BitNet, arXiv 2504.12285 sec. 2).
+    all heads' outputs before the output matrix (BitNet, arXiv 2504.12285 sec. 2); ``rope_key_norm``, a norm of the rotated channels that all heads of MLA share (dots3).
     """
 
     name: ClassVar[str] = "attention"
@@ -99,6 +99,7 @@ class AttentionSpec:
     value_norm: bool = False
     keys_as_values: bool = False
     inner_norm: bool = False
+    rope_key_norm: bool = False
     index_topk: int = 0
     index_heads: int = 0
     index_dim: int = 0
@@ -126,9 +127,6 @@ class AttentionSpec:
         )
         if attention.rope_dim >= qk_dim:
             section.fail("rope_dim", f"less than qk_dim = {qk_dim}")
-        for key in ("output_gate", "head_gate"):
-            if latent and getattr(attention, key):
-                section.fail(key, "false: latent attention with output gates is not priced")
         if attention.index_topk and not (latent and attention.q_lora_rank):
             section.fail("index_topk", "0: without latents of queries and keys no indexer is priced")
         heads, dim = attention.index_heads, attention.index_dim
@@ -199,6 +197,10 @@ class AttentionSpec:
         yield norm_module(f"{prefix}.kv_norm", rank)
         width = self.num_heads * (self.qk_dim - self.rope_dim + self.v_dim)
         yield linear_module(f"{prefix}.kv_up", (width, rank))
+        if self.rope_key_norm:
+            yield norm_module(f"{prefix}.rope_key_norm", self.rope_dim)
+        if self.gates:
+            yield linear_module(f"{prefix}.gate", (self.gates, hidden))
         if self.index_heads:
             yield linear_module(f"{prefix}.index_q", (self.index_heads * self.index_dim, self.q_lora_rank))
             yield linear_module(f"{prefix}.index_k", (self.index_dim, hidden))

@@ -6,7 +6,7 @@ Source: transformers 5 ``models/<type>/configuration_<type>.py`` (what a class m
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from spec.readers.huggingface.parts import PREDICTING, read_layers
+from spec.readers.huggingface.parts import PREDICTING, read_layer_numbers, read_layers
 from spec.readers.huggingface.type_facts import TypeFacts
 from spec.section import Section
 
@@ -24,6 +24,34 @@ def dbrx(top: Section, facts: TypeFacts) -> TypeFacts:
         "num_experts_per_tok": experts.integer("moe_top_k", 1),
     }
     return replace(facts, values=values)
+
+
+def dots3(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns the latents of layers with windows, by ``per_layer_config`` or keys of their own, and no indexer there; the width of
+    all shared experts."""
+    none = {"index_topk": 0, "index_n_heads": 0, "index_head_dim": 0}
+    window = {key: top.integer(f"swa_{key}", default) for key, default in DOTS3_WINDOW.items()}
+    window["qk_rope_head_dim"] = top.integer(
+        "swa_qk_rope_head_dim", top.integer("swa_head_dim", 256) - window["qk_nope_head_dim"]
+    )
+    changes: dict[str | int, Mapping[str, object]] = {WINDOW: {**window, **none}}
+    if top.has("per_layer_config"):
+        changes |= {index: {**keys, **none} for index, keys in _layer_by_layer(top).items()}
+    if not top.flag("use_dsa", True) or (FULL in top.texts("layer_types") and not top.has("use_dsa")):
+        changes[FULL] = none
+    shared = top.integer("moe_shared_expert_intermediate_size", top.integer("shared_experts_intermediate_size"))
+    values: dict[str, object] = {"shared_expert_intermediate_size": shared * top.integer("n_shared_experts")}
+    values["sliding_window"] = top.integer("sliding_window", top.integer("sliding_window_size", 512))
+    return replace(facts, values=values, changes=changes)
+
+
+DOTS3_WINDOW = {
+    "num_attention_heads": 64,
+    "q_lora_rank": 1024,
+    "kv_lora_rank": 1024,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 128,
+}
 
 
 def exaone4(top: Section, facts: TypeFacts) -> TypeFacts:
@@ -74,12 +102,16 @@ def gemma4(top: Section, facts: TypeFacts) -> TypeFacts:
     whole["num_key_value_heads"] = top.integer("num_global_key_value_heads", heads) if same else heads
     changes: dict[str | int, Mapping[str, object]] = {FULL: whole}
     if top.has("per_layer_config"):
-        listed = top.section("per_layer_config")
-        if not all(index.isdigit() for index in listed.values):
-            top.fail("per_layer_config", "a table of keys by the number of a layer")
-        changes = {FULL: {"keys_as_values": same}}
-        changes |= {int(index): listed.section(index).values for index in listed.values}
+        changes = {FULL: {"keys_as_values": same}, **_layer_by_layer(top)}
     return replace(facts, changes=changes)
+
+
+def _layer_by_layer(top: Section) -> dict[str | int, Mapping[str, object]]:
+    """Returns the keys that single layers have of their own."""
+    listed = top.section("per_layer_config")
+    if not all(index.isdigit() for index in listed.values):
+        top.fail("per_layer_config", "a table of keys by the number of a layer")
+    return {int(index): listed.section(index).values for index in listed.values}
 
 
 def gpt_neo(top: Section, facts: TypeFacts) -> TypeFacts:
@@ -133,6 +165,32 @@ def hunyuan_moe(top: Section, facts: TypeFacts) -> TypeFacts:
 def hyperclovax(top: Section, facts: TypeFacts) -> TypeFacts:
     """Returns norms around both halves where ``use_post_norm`` says so."""
     return replace(facts, norm_place="around" if top.flag("use_post_norm", False) else "before")
+
+
+def kimi_linear(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns layers by ``linear_attn_config``, which counts them from 1, or attention in every fourth but the first; decays and
+    gates through as many channels as a head has."""
+    older, layers = top.section("linear_attn_config"), read_layers(top)
+    values: dict[str, object] = {
+        "linear_head_dim": older.integer("head_dim", top.integer("linear_head_dim")),
+        "linear_num_heads": older.integer("num_heads", top.integer("linear_num_heads")),
+        "linear_conv_kernel_dim": older.integer("short_conv_kernel_size", top.integer("linear_conv_kernel_dim")),
+    }
+    values["linear_gate_rank"] = values["linear_head_dim"]
+    if not top.has("layer_types"):
+        whole = [index - 1 for index in read_layer_numbers(older, "full_attn_layers")] or range(4, layers, 4)
+        values["layer_types"] = [FULL if index in whole else "linear_attention" for index in range(layers)]
+    return replace(facts, values=values)
+
+
+def bailing_hybrid(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns the heads of the delta rule, which are attention's."""
+    values: dict[str, object] = {
+        "linear_head_dim": top.integer("linear_head_dim", top.integer("head_dim")),
+        "linear_num_heads": top.integer("num_attention_heads"),
+        "linear_conv_kernel_dim": top.integer("short_conv_kernel_size"),
+    }
+    return replace(facts, values=values)
 
 
 def laguna(top: Section, facts: TypeFacts) -> TypeFacts:
@@ -234,7 +292,9 @@ Adapt = Callable[[Section, TypeFacts], TypeFacts]
 ADAPT: dict[str, Adapt] = {
     each.__name__: each
     for each in (
+        bailing_hybrid,
         dbrx,
+        dots3,
         exaone4,
         falcon,
         gemma4,
@@ -244,6 +304,7 @@ ADAPT: dict[str, Adapt] = {
         gpt_neox_japanese,
         hunyuan_moe,
         hyperclovax,
+        kimi_linear,
         laguna,
         mimo,
         minicpm3,

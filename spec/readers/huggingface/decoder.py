@@ -162,6 +162,7 @@ def _attention(top: Section, facts: TypeFacts, kind: str) -> AttentionSpec:
         value_norm=facts.value_norm,
         keys_as_values=_chosen(top, facts.keys_as_values),
         inner_norm=facts.inner_norm,
+        rope_key_norm=facts.rope_key_norm,
     )
 
 
@@ -202,7 +203,7 @@ def latent_attention(top: Section, facts: TypeFacts) -> AttentionSpec:
         rope_dim=rope_dim,
         q_lora_rank=top.integer("q_lora_rank", 0),
         kv_lora_rank=top.integer("kv_lora_rank"),
-        index_topk=top.integer("index_topk") if facts.indexed else 0,
+        index_topk=top.integer("index_topk", minimum=0) if facts.indexed else 0,
         index_heads=top.integer("index_n_heads", minimum=0) if facts.indexed else 0,
         index_dim=top.integer("index_head_dim", minimum=0) if facts.indexed else 0,
     )
@@ -221,7 +222,20 @@ def _gated_delta(top: Section) -> GatedDeltaSpec:
     return mixer
 
 
-LINEAR_MIXERS = {"gated_delta": _gated_delta}
+def _channel_delta(top: Section) -> GatedDeltaSpec:
+    heads, width = top.integer("linear_num_heads"), top.integer("linear_head_dim")
+    return GatedDeltaSpec(
+        num_key_heads=heads,
+        num_value_heads=heads,
+        key_dim=width,
+        value_dim=width,
+        conv_kernel=top.integer("linear_conv_kernel_dim"),
+        channel_decay=True,
+        gate_rank=top.integer("linear_gate_rank", 0, minimum=0),
+    )
+
+
+LINEAR_MIXERS = {"gated_delta": _gated_delta, "channel_delta": _channel_delta}
 
 
 # Experts.

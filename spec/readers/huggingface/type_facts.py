@@ -49,6 +49,7 @@ class TypeFacts:
     value_norm: bool = False
     keys_as_values: Choice = False
     inner_norm: bool = False
+    rope_key_norm: bool = False
     sinks: Choice = False
     alibi: Choice = False
     latent: bool = False

@@ -1,5 +1,7 @@
 """Gated DeltaNet's operations by hand: T tokens, n heads of K = 96 by V = 128, chunks of C = 64."""
 
+from dataclasses import replace
+
 import pytest
 
 from ops.layout import Layout
@@ -131,3 +133,54 @@ def test_each_head_s_output_is_normed() -> None:
     assert isinstance(normed, MemoryBound)
     assert (int(normed.rows[0]), int(normed.width[0])) == (TOKENS * HEADS, V)
     assert normed.saved_bytes[0] == 2 * TOKENS * HEADS * V
+
+
+# Kimi Delta Attention: heads of K = V = 128 channels, each of a key's with a decay of its own.
+
+KIMI = GatedDeltaSpec(num_key_heads=8, num_value_heads=8, key_dim=V, value_dim=V, channel_decay=True)
+
+
+def kimi(rank: int, **degrees: int) -> Pass:
+    ranks = degrees.get("tp", 1)
+    mixer = with_block(small_model(hidden=HIDDEN), mixer=replace(KIMI, gate_rank=rank), mlp=None)
+    return written(
+        mixer, job(seq_len=SEQ, world_size=ranks), "mtp", Layout.of(ranks, micro_batch=BATCH, **degrees)
+    ).blocks[0]
+
+
+@pytest.mark.parametrize("rank", [0, 128])
+def test_decays_of_channels_have_weights_of_their_own(rank: int) -> None:
+    """transformers modeling_kimi_linear.py and modeling_bailing_hybrid.py: q, k, v, a strength a head, decays and gates as wide as
+    a key and a value, through ``rank`` channels or at once; taps, a bias a channel, a rate a head, the norm, the output."""
+    wide = 8 * V
+    gates = 2 * (HIDDEN * rank + rank * wide) if rank else 2 * HIDDEN * wide
+    weights = 3 * HIDDEN * wide + 8 * HIDDEN + gates + 3 * 4 * wide + wide + 8 + V + wide * HIDDEN
+    assert sum(module.elements for module in replace(KIMI, gate_rank=rank).modules(HIDDEN, "")) == weights
+    for tp in (1, 4):
+        owned = sum(int(op.parameters[0]) for op in kimi(rank, tp=tp).forward)
+        whole = HIDDEN + V + 2 * HIDDEN * rank
+        assert owned == (weights + HIDDEN - whole) // tp + whole
+
+
+def test_decays_of_channels_keep_both_scores() -> None:
+    """fla/ops/kda: forward as with a decay a head; chunk_bwd.py and chunk_intra.py, ``tl.dot`` by ``tl.dot``: dA and dv, the
+    recurrence, dq dk dw through the states, the WY part with its triangle, and four products of scores' gradients."""
+    piece, a_head = kimi(128), TOKENS * 8
+    forward = (C * V + 16 * C) + 2 * C * V + 2 * V * V + C * V + V * V + C * V
+    assert flops(piece.forward, Phase.FORWARD) == 2 * a_head * forward
+    backward = 2 * C * V + 3 * V * V + 3 * V * V + (2 * C * V + 2 * C * V + 2 * C * C) + 4 * C * V
+    assert flops(piece.backward, Phase.INPUT_GRAD) == 2 * a_head * backward
+    saved = {op.name: float(op.saved_bytes[0]) for op in piece.forward}
+    assert saved["gated_delta.scores"] == saved["gated_delta.solve"] == 2 * a_head * C
+    assert saved["gated_delta.decays"] == 2 * a_head * (V + 1)
+
+
+def test_decays_of_channels_are_made_again() -> None:
+    """fla/ops/kda/gate.py: 2 bytes of every channel and strength read, 4 written; twice, and once back."""
+    moved = [
+        (op.phase, float(bytes_moved(op)[0]))
+        for op in (*kimi(0).forward, *kimi(0).backward)
+        if isinstance(op, MemoryBound) and op.name == "gated_delta.decays"
+    ]
+    once = 6 * TOKENS * 8 * (V + 1)
+    assert moved == [(Phase.FORWARD, once), (Phase.RECOMPUTE, once), (Phase.INPUT_GRAD, once)]

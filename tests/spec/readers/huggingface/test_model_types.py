@@ -194,6 +194,45 @@ def test_gemma_4_has_other_heads_in_layers_of_full_attention(tmp_path: Path) -> 
     assert refusal(tmp_path, {**few, "hidden_size_per_layer_input": 256}).key == "hidden_size_per_layer_input"
 
 
+def test_kimi_linear_counts_its_layers_from_one(tmp_path: Path) -> None:
+    """moonshotai/Kimi-Linear-48B-A3B-Base: 48B parameters, 3B of them active; its file lists layers in linear_attn_config."""
+    listed = {
+        "full_attn_layers": [4],
+        "kda_layers": [1, 2, 3, 5],
+        "head_dim": 32,
+        "num_heads": 3,
+        "short_conv_kernel_size": 2,
+    }
+    few = {"model_type": "kimi_linear", **SMALL, "num_hidden_layers": 5}
+    kinds = ["gated_delta", "gated_delta", "gated_delta", "attention", "gated_delta"]
+    model = load(tmp_path, {**few, "linear_attn_config": listed})
+    assert [run.block.mixer.name for run in model.blocks for _ in range(run.count)] == kinds
+    delta = model.blocks[0].block.mixer
+    assert (delta.key_dim, delta.num_key_heads, delta.conv_kernel, delta.gate_rank) == (32, 3, 2, 32)
+    counted = num_parameters(load(tmp_path, {"model_type": "kimi_linear"}))
+    assert (counted.total // 10**9, counted.active // 10**9) == (49, 3)
+
+
+def test_dots3_has_other_latents_in_layers_with_windows(tmp_path: Path) -> None:
+    """transformers configuration_dots3_note.py: by swa_ keys, or layer by layer; without use_dsa no layer has an indexer."""
+    few = {"model_type": "dots3_note_text", **SMALL, "num_hidden_layers": 4}
+
+    def latents(**says: object) -> list[tuple[int, int, int, int | None]]:
+        model = load(tmp_path, {**few, **says})
+        mixers = [run.block.mixer for run in model.blocks for _ in range(run.count)]
+        return [(each.kv_lora_rank, each.rope_dim, each.index_heads, each.window) for each in mixers]
+
+    assert latents() == [(512, 64, 64, None), (512, 64, 64, None), (1024, 64, 0, 512), (1024, 64, 0, 512)]
+    changed = {"swa_kv_lora_rank": 96, "swa_head_dim": 224, "sliding_window_size": 8}
+    assert latents(**changed)[2:] == [(96, 32, 0, 8)] * 2
+    assert latents(use_dsa=False)[0] == (512, 64, 0, None)
+    listed = {
+        "layer_types": ["indexed_attention"] * 3 + ["sliding_attention"],
+        "per_layer_config": {"3": {"kv_lora_rank": 64}},
+    }
+    assert [each[0] for each in latents(**listed)] == [512, 512, 512, 64]
+
+
 def test_dbrx_has_its_keys_in_sections(tmp_path: Path) -> None:
     """databricks/dbrx-base: 132B, of which 36B are active (its README)."""
     model = load(tmp_path, SHAPES["dbrx"])

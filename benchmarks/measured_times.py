@@ -85,8 +85,9 @@ class MeasuredTimes:
     def cost_model(self, cluster: ClusterSpec) -> CostModel:
         """The cost model of a cluster."""
         own = self._modelled(cluster)
-        if cluster.name in self.fitted:
-            return self._curves(cluster.name, own)
+        name = cluster.name.partition(":")[0]
+        if name in self.fitted:
+            return self._curves(name, own)
         names = sorted(self.fitted, key=lambda name: (name not in FIRST_LENDERS, name))
         for lender in (read_cluster(name, root=self.root) for name in names):
             if lender.gpu.architecture.name == cluster.gpu.architecture.name:

@@ -8,12 +8,10 @@ column ``inferred``) are not read.
 """
 
 import csv
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from profdb.cost_model import CostModel
 from solver.analysis.named_plans import price_requested
@@ -23,9 +21,8 @@ from solver.problem.requested_plan import parse_plan
 from solver.problem.result import Answer
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
-from spec.cluster.reader import fact_paths
 from spec.errors import ConfigError, UserError
-from spec.files import read_toml, shipped_folder
+from spec.files import shipped_folder
 from spec.settings.job import job_settings
 from spec.settings.setting import parse_settings
 
@@ -175,50 +172,23 @@ def parse_row(row: PublishedRow, root: Path) -> ParsedRequest:
     """The row's question, parsed like the command line. Raises ConfigError for a cell that cannot be read."""
     gpus, seq_len, sequences = map(row.whole, SIZES)
     job = current_words(row.text("job"))
-    with TemporaryDirectory() as folder:
-        request = Request(
-            root=root,
-            config=file_for(row, f"models/{row.text('model_file')}") or Path(row.text("model_file")),
-            cluster=_hardware_spec(row, Path(folder), root),
-            framework=CURRENT_WORDS.get(f"preset={row.text('preset')}", row.text("preset")),
-            world_size=gpus,
-            seq_len=seq_len,
-            global_batch_tokens=sequences * seq_len,
-            job=parse_settings(_joined_words(job), job_settings(), row.where) if job else {},
-        )
-        return read_request(request)
+    request = Request(
+        root=root,
+        config=file_for(row, f"models/{row.text('model_file')}") or Path(row.text("model_file")),
+        cluster=_hardware_spec(row),
+        framework=CURRENT_WORDS.get(f"preset={row.text('preset')}", row.text("preset")),
+        world_size=gpus,
+        seq_len=seq_len,
+        global_batch_tokens=sequences * seq_len,
+        job=parse_settings(_joined_words(job), job_settings(), row.where) if job else {},
+    )
+    return read_request(request)
 
 
-def _hardware_spec(row: PublishedRow, folder: Path, root: Path) -> str:
-    """The name or path of the row's hardware spec; a changed spec is written to ``folder``."""
+def _hardware_spec(row: PublishedRow) -> str:
+    """The name or path of the row's hardware spec, and its changes."""
     name, changes = row.text("cluster"), row.text("cluster_changes")
-    own = file_for(row, f"clusters/{name}.toml")
-    if not changes:
-        return str(own or name)
-    spec: dict[str, Any] = dict(read_toml(own or root / "configs" / "clusters" / f"{name}.toml").values)
-    tables = {f"domains.{one['name']}": one for one in spec["domains"]} | {"node": spec["node"]}
-    for change in changes.split(";"):
-        path, _, value = change.partition("=")
-        table, _, key = path.rpartition(".")
-        if table not in tables:
-            allowed = f"keys of {', '.join(tables)}"
-            raise ConfigError(where=row.where, key="cluster_changes", value=path, allowed=allowed)
-        try:
-            tables[table][key] = json.loads(value)
-        except ValueError:
-            tables[table][key] = value
-    figures = [*fact_paths({**spec, "sources": {}}, numbers=True), *(["gpu"] if isinstance(spec["gpu"], str) else [])]
-    spec["sources"] = dict.fromkeys(figures, row.where)
-    changed = folder / "cluster.toml"
-    changed.write_text("\n".join(f"{key} = {_toml(value)}" for key, value in spec.items()), encoding="utf-8")
-    return str(changed)
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML on one line."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
-    return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list) else json.dumps(value)
+    return ":".join([str(file_for(row, f"clusters/{name}.toml") or name), *filter(None, changes.split(";"))])
 
 
 @dataclass(slots=True, kw_only=True)

@@ -149,7 +149,8 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
         "on what": {
             "--pre_profiling_data_path": path("the profile (default prof_data/data.pt)"),
             "--cluster": option(
-                "a hardware spec of configs/clusters, or a .toml, or a list (default: the profile's machine); "
+                "a hardware spec of configs/clusters, or a .toml, or a list (default: the profile's machine); with "
+                ":node.gpus=4 behind it otherwise than the file says (docs/clusters.md); "
                 "modelled from the spec where the profile is of another",
                 type=comma_separated(non_empty),
             ),

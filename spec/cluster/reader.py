@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from spec.cluster.changes import CHANGE, changed_values
 from spec.cluster.cluster import (
     MAX_RANKS,
     SLOWDOWN,
@@ -58,22 +59,38 @@ def architecture_names(root: Path) -> tuple[str, ...]:
 
 def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
     """Returns the cluster of a hardware spec, by name (stem under ``root``/configs/clusters) or by path; its
-    architecture is a file under ``root``/configs/architectures.
+    architecture is a file under ``root``/configs/architectures. ``:key=value`` behind it changes figures
+    (spec/cluster/changes.py).
 
     Raises ConfigError for an unknown name (listing those like it), an unreadable file, a missing or
     unknown key, a wrong type, a negative or non-finite number, an unknown GPU, or a figure without a
     source.
     """
-    names, path = cluster_names(root), Path(name_or_path)
-    name = name_or_path if name_or_path in names else None
+    given, *changes = CHANGE.split(name_or_path)
+    names, path = cluster_names(root), Path(given)
+    name = given if given in names else None
     if name is None and path.suffix != ".toml":
-        name = known_name(name_or_path, names, USUAL_CARDS)
+        name = known_name(given, names, USUAL_CARDS)
     if name is not None:
         path = root / CLUSTER_FOLDER / f"{name}.toml"
     elif path.suffix != ".toml" or not os.path.isfile(path):
         allowed = f"a .toml file or one of {_nearest(path.stem, names)}"
-        raise ConfigError(where="cluster", key="name or path", value=name_or_path, allowed=allowed)
+        raise ConfigError(where="cluster", key="name or path", value=given, allowed=allowed)
     top = read_toml(path)
+    cluster = _cluster(top, root)
+    # ``gpu = "NAME"`` needs a source like the figures of the file.
+    borrowed = ["gpu"] if isinstance(top.values["gpu"], str) else []
+    check_sources(top, cluster.sources, [*fact_paths(top.values, numbers=True), *borrowed])
+    if changes:
+        where = f"--cluster {name_or_path}"
+        cluster = _cluster(
+            Section(where=where, name="", values=changed_values(top.values, cluster, changes, where)), root
+        )
+    return cluster
+
+
+def _cluster(top: Section, root: Path) -> ClusterSpec:
+    """Returns the cluster of a file's sections; ConfigError as read_cluster."""
     sources = read_sources(top)
     gpu, gpu_sources = _gpu(top, root)
     domains = []
@@ -98,9 +115,6 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
     )
     node.close()
     top.close()
-    # ``gpu = "NAME"`` needs a source like the figures of the file.
-    borrowed = ["gpu"] if isinstance(top.values["gpu"], str) else []
-    check_sources(top, cluster.sources, [*fact_paths(top.values, numbers=True), *borrowed])
     _check_domains(top, cluster)
     return cluster
 

@@ -73,7 +73,7 @@ class NcclTuning:
     ``ll_max_rate`` caps protocol LL in one server, bytes/s; ``nvlink_share`` is the payload of a link's raw
     rate, ``nvls_share`` the part of that which NVLS reaches (0: none); ``ring_plateau`` lengthens the
     latency of Ring/Simple on long messages between servers, and with ``gathers_plateau`` that of all-gather
-    and reduce-scatter inside one.
+    and reduce-scatter inside one; ``nvls_channels`` of NVLS work on a message inside a domain, NCCL's 16 unless stated.
     """
 
     ll_max_rate: Annotated[float, Range(1e9, 1e14, "bytes/s")]
@@ -81,6 +81,7 @@ class NcclTuning:
     nvls_share: Annotated[float, Range(0.0, 1.0)]
     ring_plateau: Annotated[float, Range(1.0, 10.0)]
     gathers_plateau: bool
+    nvls_channels: Annotated[int, Range(1, 64)] = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

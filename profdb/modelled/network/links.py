@@ -23,7 +23,7 @@ from spec.errors import ConfigError
 # Fitted: to nccl-tests timings of A100, H100, H200 and B200 nodes together (aiconfigurator's NCCL tables).
 LONG_SHARE = 0.93  # of NCCL's link rate, by Ring/Simple on long messages
 OWN_CHUNK = 0.45  # cost of a rank's own chunk (copied, not sent) in steps of a ring over NVLink
-NVLS_SHARE = 0.9  # of NCCL's NVLS rate, by long messages
+NVLS_SHARE = 0.95  # of NCCL's NVLS rate, by long messages
 
 # Fitted: to published nccl-tests runs of 2 to 32 nodes over InfiniBand, RoCE, EFA and TCPXO (benchmarks/multinode_accuracy.py).
 NETWORK_START_S = 18e-6  # of a collective before its first hop between nodes: proxy threads wake and post

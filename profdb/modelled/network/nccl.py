@@ -59,6 +59,11 @@ TREE_SHARE = 0.92
 TREE_LL_SHARE = 1.0 / 3.8
 TREE_LL128_SHARE = (7.0 / 9.0, 120.0 / 128.0)  # within one server, between servers
 
+# enqueue.cc, calcCollChunking: 128 KiB are a rank's part of a loop of a channel of NVLS, and less where so many loops
+# are not filled.
+NVLS_CHUNK_BYTES = 128 * 2**10
+NVLS_SMALLER_CHUNKS = ((64.0, 64 * 2**10), (8.0, 32 * 2**10), (2.0, 16 * 2**10))
+
 # Ranks of one domain that NVLS serves in all_gather and reduce_scatter.
 NVLS_MAX_RANKS = 32
 
@@ -210,17 +215,20 @@ def nvls_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group
     Across domains only all_reduce has it (NVLSTree).
 
     In an all_reduce each rank's links carry its whole buffer to the switch and its part of the sum back, and the same
-    in the other direction: 1 + 1/n of the buffer each way.
+    in the other direction: 1 + 1/n of the buffer each way. A loop of all channels is scattered, reduced and gathered
+    (device/all_reduce.h), each beside those of the loops around it, so the first two loops' time comes on top; of
+    all_gather and reduce_scatter, which have two such stages, one.
     """
     ranks = np.maximum(group.ranks, 1.0)
     nccl = cluster.gpu.architecture.nccl
     if nccl is None or nccl.nvls_share == 0.0:
         return np.full(size.shape, np.inf)
     link = scale_up_rate(cluster, group.intra) * nccl.nvls_share * links.NVLS_SHARE
+    loop = np.where(group.inter == 1, nvls_loop_bytes(size, nccl.nvls_channels * ranks), 0.0)
     if kind is not Collective.ALL_REDUCE:
         # Gathers: the switch copies or reduces the n - 1 parts of the others.
         usable = (group.inter == 1) & (group.intra <= NVLS_MAX_RANKS)
-        return np.where(usable, NVLS_LATENCY_S + size * (ranks - 1.0) / ranks / link, np.inf)
+        return np.where(usable, NVLS_LATENCY_S + (size + loop) * (ranks - 1.0) / ranks / link, np.inf)
     outside = np.where(group.inter > 1, network_rate(cluster, group) * links.LONG_SHARE, np.inf)
     # A tree between nodes, as in ``_tree_with``: with two nodes half of the buffer crosses each way.
     outside = outside * np.where(group.inter == 2, 2.0, 1.0)
@@ -230,9 +238,17 @@ def nvls_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group
     start = np.where(group.inter > 1, links.NVLS_TREE_START_S, 0.0)
     latency = NVLS_LATENCY_S + start + 2.0 * depth * net_latency
     # Work inside the domain and between domains is pipelined: the slower of the two counts.
-    inside_s = size * (1.0 + 1.0 / group.intra) / link
+    inside_s = (size + 2.0 * loop) * (1.0 + 1.0 / group.intra) / link
     outside_s = size * 2.0 * (ranks - 1.0) / ranks / outside
     return np.where(group.intra > 1, latency + np.maximum(inside_s, outside_s), np.inf)
+
+
+def nvls_loop_bytes(size: FloatArray, parts: FloatArray) -> FloatArray:
+    """Returns the bytes of one loop of NVLS, cut in ``parts``: channels times ranks."""
+    chunk = np.full(size.shape, float(NVLS_CHUNK_BYTES))
+    for loops, smaller in NVLS_SMALLER_CHUNKS:
+        chunk = np.where(size < loops * parts * chunk, np.minimum(chunk, smaller), chunk)
+    return np.asarray(np.minimum(size, parts * chunk), dtype=np.float64)
 
 
 def pat_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group: CommGroup) -> FloatArray:

@@ -27,6 +27,7 @@ from profdb.modelled.network.nccl import (
     TREE_BASE_S,
     TREE_LL128_SHARE,
     collective_seconds,
+    nvls_loop_bytes,
     nvls_seconds,
     pat_seconds,
     ring_latency,
@@ -37,6 +38,7 @@ from spec.arrays import floats, ints
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.collectives import GROUP_COLLECTIVES, Collective
+from spec.units import MIB
 from tests.solver.questions import ROOT
 
 NAMES = ("a100-sxm-80g", "h100-sxm", "b200", "gb200-nvl72", "l40s", "dgx1-v100", "aws-p4d", "cpu")
@@ -102,7 +104,8 @@ def test_the_slower_link_bounds_the_ring() -> None:
 
 
 def test_the_switch_gathers_for_thirty_two_ranks_at_most() -> None:
-    """NCCL's NVLS arity of all_gather and reduce_scatter: 25 us and (n - 1) / n of the array at the switch's rate."""
+    """NCCL's NVLS arity of all_gather and reduce_scatter: 25 us and (n - 1) / n of the array and of a loop at the switch's
+    rate. A loop of 24 channels over 32 ranks has 24 MiB in chunks of 32 KiB: 256 MiB are eight of 48 and fewer of 64 KiB."""
     gb200 = CLUSTERS["gb200-nvl72"]
     size = 256 * 2**20
     nccl = gb200.gpu.architecture.nccl
@@ -110,9 +113,30 @@ def test_the_switch_gathers_for_thirty_two_ranks_at_most() -> None:
     rate = 900e9 * 40.1 / 50.0 * nccl.nvls_share * NVLS_SHARE
     for kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
         told = [float(nvls_seconds(gb200, kind, floats(size), shape(n, 1))[0]) for n in (32, 36)]
-        assert told == [pytest.approx(25e-6 + size * 31 / 32 / rate), np.inf]
+        assert told == [pytest.approx(25e-6 + (size + 24 * MIB) * 31 / 32 / rate), np.inf]
     whole = float(nvls_seconds(gb200, Collective.ALL_REDUCE, floats(size), shape(64, 1))[0])
-    assert whole == pytest.approx(25e-6 + size * 65 / 64 / rate)
+    assert whole == pytest.approx(25e-6 + (size + 2 * 48 * MIB) * 65 / 64 / rate)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1, 1), (7, 2), (8, 4), (63, 4), (64, 8), (1023, 8), (1024, 16), (8192, 16)]
+)
+def test_a_loop_of_nvls_has_smaller_chunks_for_fewer_loops(size: int, expected: int) -> None:
+    """calcCollChunking by hand, 16 channels over 8 ranks, in MiB: chunks of 128 KiB, of 64 below 64
+    loops of those, of 32 below 8 of 64, of 16 below 2 of 32; never more than the array."""
+    assert nvls_loop_bytes(floats(size * MIB), floats(16 * 8.0))[0] == expected * MIB
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mib", "measured_us"),
+    [(8, 16, 108), (8, 128, 396), (32, 128, 548), (72, 144, 602), (72, 576, 1811), (72, 4608, 11463)],
+)
+def test_an_all_reduce_of_a_rack_fills_its_loops(ranks: int, mib: int, measured_us: float) -> None:
+    """GB200 NVL72, ROCm/xla d02afb4f, xla/service/gpu/model/collective_interpolator_data.h (Apache-2.0). Without the
+    first two loops 144 MiB over 72 ranks would take 0.57 of it."""
+    size = mib * MIB
+    predicted = seconds(CLUSTERS["gb200-nvl72"], Collective.ALL_REDUCE, size, shape(ranks, 1))
+    assert predicted == pytest.approx(measured_us * 1e-6, rel=0.28)
 
 
 def test_a_message_is_slower_across_nodes_than_inside() -> None:

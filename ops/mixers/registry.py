@@ -6,14 +6,17 @@ from ops.mixers.attention import ATTENTION
 from ops.mixers.gated_delta import GATED_DELTA
 from ops.mixers.mamba2 import MAMBA2
 from ops.mixers.mixer import MixerRow
+from ops.mixers.short_convolution import SHORT_CONVOLUTION
 from spec.mixers.attention import AttentionSpec
 from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
+from spec.mixers.short_convolution import ShortConvolutionSpec
 
 MIXERS: dict[type[Mixer], MixerRow[Any]] = {
     # A mixer is a line.
     AttentionSpec: ATTENTION,
     Mamba2Spec: MAMBA2,
     GatedDeltaSpec: GATED_DELTA,
+    ShortConvolutionSpec: SHORT_CONVOLUTION,
 }

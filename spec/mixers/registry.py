@@ -4,6 +4,7 @@ from spec.mixers.attention import AttentionSpec
 from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
+from spec.mixers.short_convolution import ShortConvolutionSpec
 
-KNOWN: tuple[type[Mixer], ...] = (AttentionSpec, Mamba2Spec, GatedDeltaSpec)
+KNOWN: tuple[type[Mixer], ...] = (AttentionSpec, Mamba2Spec, GatedDeltaSpec, ShortConvolutionSpec)
 MIXERS: dict[str, type[Mixer]] = {kind.name: kind for kind in KNOWN}

@@ -193,6 +193,40 @@ def bailing_hybrid(top: Section, facts: TypeFacts) -> TypeFacts:
     return replace(facts, values=values)
 
 
+def lfm2(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns layers by ``full_attn_idxs``, which are all where a file lists none, and the width that the MLP makes of its key."""
+    layers, width = read_layers(top), top.integer("intermediate_size")
+    values: dict[str, object] = {}
+    if top.has("full_attn_idxs") and not top.has("layer_types"):
+        whole = read_layer_numbers(top, "full_attn_idxs")
+        values["layer_types"] = [FULL if index in whole else "linear_attention" for index in range(layers)]
+    if top.flag("block_auto_adjust_ff_dim", False):
+        multiple = top.integer("block_multiple_of")
+        width = int(top.number("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
+        values["intermediate_size"] = (width + multiple - 1) // multiple * multiple
+    return replace(facts, values=values)
+
+
+def lfm2_moe(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns scores that a bias of each expert corrects where ``use_expert_bias`` says so."""
+    return replace(facts, router_bias=top.flag("use_expert_bias", True))
+
+
+def lfm3(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns the norms behind both halves and the gates of heads that a file may leave out; windows in every fourth layer but the
+    first, full attention in the middle between two of those, convolutions in the others."""
+    kinds = [
+        "linear_attention" if index % 2 or not index else (WINDOW, FULL)[index % 4 // 2]
+        for index in range(read_layers(top))
+    ]
+    return replace(
+        facts,
+        pattern=kinds,
+        norm_place="around" if top.flag("use_sandwich_norm") else "before",
+        output_gate="head" if top.flag("use_attention_gate") else "",
+    )
+
+
 def laguna(top: Section, facts: TypeFacts) -> TypeFacts:
     """Returns heads layer by layer, and what a gate covers."""
     gating = top.values.get("gating", True)
@@ -306,6 +340,9 @@ ADAPT: dict[str, Adapt] = {
         hyperclovax,
         kimi_linear,
         laguna,
+        lfm2,
+        lfm2_moe,
+        lfm3,
         mimo,
         minicpm3,
         minimax_m2,

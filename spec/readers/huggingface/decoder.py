@@ -3,11 +3,13 @@
 Read from top to bottom: the model, which layers it has, one layer, attention, experts.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
 from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mixer import Mixer
+from spec.mixers.short_convolution import ShortConvolutionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 from spec.readers.huggingface.parts import activation, norm_epsilon, predicting, read_layer_numbers, read_layers, rope
 from spec.readers.huggingface.type_facts import Choice, TypeFacts
@@ -20,6 +22,7 @@ SAME_KINDS = {
     "indexed_attention": FULL,
     "global": FULL,
     "local": WINDOW,
+    "conv": LINEAR,
     "reference_sliding_attention": WINDOW,
 }
 
@@ -235,7 +238,16 @@ def _channel_delta(top: Section) -> GatedDeltaSpec:
     )
 
 
-LINEAR_MIXERS = {"gated_delta": _gated_delta, "channel_delta": _channel_delta}
+def _short_convolution(top: Section) -> ShortConvolutionSpec:
+    channels, taps = top.integer("hidden_size"), top.integer("conv_L_cache")
+    return ShortConvolutionSpec(channels=channels, conv_kernel=taps, bias=top.flag("conv_bias", False))
+
+
+LINEAR_MIXERS: dict[str, Callable[[Section], Mixer]] = {
+    "gated_delta": _gated_delta,
+    "channel_delta": _channel_delta,
+    "short_convolution": _short_convolution,
+}
 
 
 # Experts.

@@ -233,6 +233,41 @@ def test_dots3_has_other_latents_in_layers_with_windows(tmp_path: Path) -> None:
     assert [each[0] for each in latents(**listed)] == [512, 512, 512, 64]
 
 
+@pytest.mark.parametrize(
+    ("model_type", "says", "kinds"),
+    [
+        ("lfm2", {"full_attn_idxs": [2]}, "ccAc"),
+        ("lfm2", {"layer_types": ["conv", "full_attention", "conv", "conv"]}, "cAcc"),
+        ("lfm2", {}, "AAAA"),
+        ("lfm3", {"num_hidden_layers": 8}, "ccAcWcAc"),
+    ],
+)
+def test_convolutions_between_attention(tmp_path: Path, model_type: str, says: dict[str, Any], kinds: str) -> None:
+    """transformers configuration_lfm2.py and configuration_lfm3.py: A is full attention, W one with a window."""
+    model = load(tmp_path, {"model_type": model_type, **SMALL, "num_hidden_layers": 4, "conv_L_cache": 5, **says})
+    mixers = [run.block.mixer for run in model.blocks for _ in range(run.count)]
+    assert (
+        "".join("c" if each.name == "short_convolution" else "AW"[each.window is not None] for each in mixers) == kinds
+    )
+    assert all(each.conv_kernel == 5 for each in mixers if each.name == "short_convolution")
+
+
+def test_lfm_s_widths_norms_and_gates_follow_their_flags(tmp_path: Path) -> None:
+    """transformers modeling_lfm2.py, Lfm2MLP: two thirds, times a multiplier, up to a multiple; modeling_lfm3.py."""
+    few = {"model_type": "lfm2", **SMALL, "num_hidden_layers": 1, "intermediate_size": 1000, "block_multiple_of": 64}
+    (plain,) = load(tmp_path, {**few, "block_auto_adjust_ff_dim": False}).blocks
+    (wide,) = load(tmp_path, {**few, "block_ffn_dim_multiplier": 1.5}).blocks
+    assert (plain.block.mlp.ffn_hidden, wide.block.mlp.ffn_hidden) == (1000, 1024)
+    third = {"model_type": "lfm3", **SMALL, "num_hidden_layers": 3}
+    gated = load(tmp_path, third).blocks[-1].block
+    bare = load(tmp_path, {**third, "use_sandwich_norm": False, "use_attention_gate": False}).blocks[-1].block
+    assert (gated.norm_place.value, gated.mixer.head_gate) == ("around", True)
+    assert (bare.norm_place.value, bare.mixer.head_gate) == ("before", False)
+    routed = {**few, "model_type": "lfm2_moe", "num_hidden_layers": 3, "layer_types": ["conv"] * 3}
+    for flag in (True, False):
+        assert load(tmp_path, {**routed, "use_expert_bias": flag}).blocks[-1].block.moe.router_bias is flag
+
+
 def test_dbrx_has_its_keys_in_sections(tmp_path: Path) -> None:
     """databricks/dbrx-base: 132B, of which 36B are active (its README)."""
     model = load(tmp_path, SHAPES["dbrx"])

@@ -203,6 +203,8 @@ class Layers:
     grouped_kernel: bool = False
     """The product of all experts of a rank is one kernel that reads row counts on the device
     (torch._grouped_mm)."""
+    looped_experts: bool = False
+    """Experts run one after another on the tokens that chose them (transformers before version 5)."""
     keeps_joined_qkv: bool = False
     """Attention saves values as a view of the joined product, so the whole product is resident next to the
     rotated queries and keys."""

@@ -101,6 +101,10 @@ def _shared_gate(context: LayerContext, rows: IntArray) -> Pass:
 
 def _experts(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Pass:
     """Returns dispatch, the experts on what arrives, and combine; in their latent, if they have one."""
+    if context.job.preset.layers.looped_experts:
+        from ops.experts.loop import looped_experts
+
+        return looped_experts(context, moe, own_rows)
     around = _exchange(context, moe, own_rows)
     width = moe.routed_hidden(context.model.hidden)
     return sequence(

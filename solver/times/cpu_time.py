@@ -9,6 +9,7 @@ between two points where the host waits for the device. Such points are
 - the experts' token counts, which the host reads in the forward before it can size the exchange
   (Megatron-Core token_dispatcher.py, ``_maybe_dtoh_and_synchronize``), and an offset of the experts' activation, copied to the
   device in every call; nothing is issued ahead at that moment (round_s);
+- the look-up of an expert's tokens where experts run one after another (ops/experts/loop.py), once for each expert;
 - the largest position, where it is read before each rotary embedding (InternEvo internlm/model/modules/embedding.py,
   ``_update_cos_sin_cache``: ``indexes.max().item()``).
 
@@ -17,7 +18,8 @@ busy for longer than it takes to issue lets the host run ahead into the next for
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -27,20 +29,21 @@ from ops.op import GroupedGemm, Lane
 from profdb.queries import NOTHING_CARRIED
 from solver.times.op_times import OpTimer, TimedOp
 from solver.times.step_parts import Share
-from spec.arrays import FloatArray, floats
+from spec.arrays import FloatArray, IntArray, floats
 from spec.job import JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOp:
     """One operation as host and device see it, for N rows: seconds of the host to issue it, seconds that the device
-    runs or waits for it, the equal launches that both are spread over, and whether the host waits for the device before
-    it."""
+    runs or waits for it, the equal launches that both are spread over, whether the host waits for the device before
+    it, and the times that it runs, each time with a wait."""
 
     host_s: FloatArray
     device_s: FloatArray
     launches: FloatArray
     waits: bool = False
+    repeat: int | IntArray | FloatArray = 1
 
 
 def layer_round_s(operations: Sequence[HostOp]) -> FloatArray:
@@ -138,10 +141,34 @@ def _host_ops(
         products = one.op.groups if isinstance(one.op, GroupedGemm) else 1
         result.append(
             HostOp(
+                repeat=one.op.repeat,
                 host_s=host_s,
                 device_s=np.zeros_like(share.seconds) if one.op.lane in FREE_LANES else share.seconds,
                 launches=np.maximum(floats(one.op.repeat * products), 1.0),
                 waits=one.op.synchronises,
             )
         )
+    return _joined_loops(result) if job.preset.layers.looped_experts else result
+
+
+def _joined_loops(operations: list[HostOp]) -> list[HostOp]:
+    """Returns the operations with those of a loop joined into one: operations that run equally often, among them one that
+    waits. A turn of the loop is a round, and the host has issued no more than that turn."""
+    result: list[HostOp] = []
+    for repeat, group in groupby(operations, key=lambda one: tuple(np.atleast_1d(one.repeat))):
+        members, turns = list(group), floats(np.array(repeat))
+        if max(repeat) <= 1 or not any(one.waits for one in members):
+            result += members
+            continue
+        turn = [
+            replace(
+                one,
+                host_s=one.host_s / turns,
+                device_s=one.device_s / turns,
+                launches=np.maximum(one.launches / turns, 1.0),
+            )
+            for one in members
+        ]
+        # The device has nothing left to do at the end of the last round.
+        result.append(HostOp(host_s=layer_round_s(turn) * turns, device_s=floats(0.0), launches=turns, waits=True))
     return result

@@ -40,6 +40,7 @@ TABLE = ROOT / "tests" / "spec" / "readers" / "huggingface" / "counts.json"
 READERS = ROOT / "spec" / "readers" / "huggingface"
 DEFAULTS = READERS / "class_defaults.json"
 NEEDED: dict[str, dict[str, Any]] = {
+    "chameleon": {"vocabulary_map": {"<image>": 0}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10_000.0}}},
     "dbrx": {"attn_config": {"rope_theta": 10_000.0}},
     "deepseek_ocr2_text": {"num_experts_per_tok": 6, "mlp_layer_types": ["dense"] + 31 * ["sparse"]},
@@ -48,6 +49,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "gemma4_text": {"hidden_size_per_layer_input": 0},
     "glm4_moe": {"head_dim": 128},
     "glm4v_moe_text": {"head_dim": 128},
+    "granite4_vision": {"deepstack_layer_map": [], "downsample_rate": "1/2"},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
     "hunyuan_vl_text": {"head_dim": 128},
@@ -67,7 +69,7 @@ OWN_TIES = ("blip-2", "instructblip", "instructblipvideo")
 SAME_CLASS = {"kimi_k2": "deepseek_v3"}
 """Types whose class is published with their weights and has the structure of one of transformers' classes."""
 COUNTED_BUFFERS = ("e_score_correction_bias", "expert_bias")
-ELSEWHERE = ("embed_tokens_extend",)
+ELSEWHERE = ("embed_tokens_extend", "codec_model", "vqmodel")
 """Modules inside a decoder that see or hear."""
 NOT_SHAPES = ("blocks", "source", "rope", "max_positions", "assumptions")
 """Fields of ModelSpec that may differ between the short and the long config: learned positions are counted anyway, and MTP
@@ -224,7 +226,7 @@ def smallest_config(name: str) -> dict[str, Any]:
     inner: dict[str, Any] = {"model_type": text, **NEEDED.get(text, {})}
     for key in reversed(path):
         inner = {key: inner}
-    return {**says, **inner}
+    return {**says, **NEEDED.get(name, {}), **inner}
 
 
 def missing_rows(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

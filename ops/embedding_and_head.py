@@ -25,7 +25,7 @@ def padded_vocab(context: LayerContext) -> IntArray:
 
 def embedding_elements(context: LayerContext) -> IntArray:
     """Returns the parameters of the token embedding that a rank holds."""
-    whole = padded_vocab(context) * context.model.hidden
+    whole = (padded_vocab(context) + context.model.extra_embedding_rows) * context.model.hidden
     return ceil_div(whole, context.layout.tp_if(context.traits.cuts_embedding))
 
 

@@ -181,7 +181,8 @@ RARE = ("gate_bias", "value_norm", "keys_as_values", "inner_norm", "rope_key_nor
 class ModelSpec:
     """A whole model. ``vocab`` is raw; frameworks pad it to a multiple of
     ``vocab_pad_multiple`` (times tp, by the framework's rule). ``logit_softcap``: logits are cap * tanh(logits / cap)
-    (Gemma 2, arXiv 2408.00118 sec. 2).
+    (Gemma 2, arXiv 2408.00118 sec. 2). ``extra_embedding_rows``: tokens that are read but never written, such as those of
+    sound, which the head does not have.
 
     Facts without a price, carried to launches: ``rope`` and ``norm_epsilon``; None where the config does not
     say. ``assumptions`` are what its reader took for granted, each a line to show.
@@ -199,6 +200,7 @@ class ModelSpec:
     norm: NormKind = NormKind.RMS
     head_bias: bool = False
     embedding_norm: bool = False
+    extra_embedding_rows: int = 0
     logit_softcap: bool = False
     rope: RopeSpec | None = None
     norm_epsilon: float | None = None
@@ -243,7 +245,8 @@ class ModelSpec:
     def rare_parts(self) -> tuple[str, ...]:
         """What no framework's settings have a word for, by the names of its fields; exporters that write a model refuse it."""
         parts = [part for run in self.blocks for part in (run.block.mixer, run.block.mlp, run.block.moe)]
-        return tuple(name for name in RARE if any(getattr(part, name, False) for part in parts))
+        names = [name for name in RARE if any(getattr(part, name, False) for part in parts)]
+        return (*names, *(["extra_embedding_rows"] if self.extra_embedding_rows else []))
 
     @property
     def cut_heads(self) -> tuple[int, ...]:

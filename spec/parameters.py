@@ -35,8 +35,8 @@ class ParameterCount:
 def num_parameters(model: ModelSpec) -> ParameterCount:
     """The ParameterCount of ``model``."""
     hidden = model.hidden
-    embedding = model.vocab * hidden
-    head = (0 if model.tied_embeddings else embedding) + (model.vocab if model.head_bias else 0)
+    embedding = (model.vocab + model.extra_embedding_rows) * hidden
+    head = (0 if model.tied_embeddings else model.vocab * hidden) + (model.vocab if model.head_bias else 0)
     position = model.max_positions * hidden if model.position is PositionKind.LEARNED else 0
     norms = hidden * model.norm.vectors * (2 if model.embedding_norm else 1)
     total = embedding + head + position + norms

@@ -21,7 +21,7 @@ from ops.mixers.mixer import MixerRow, core_heads, into_mixer, out_of_mixer, pro
 from ops.op import Attention, Linear, Pass, Phase, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div
-from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.mixers.attention import WITH_BIAS, AttentionKind, AttentionSpec
 from spec.model import PositionKind
 
 # MLA's latents: the product that makes one and the product that reads it.
@@ -116,7 +116,7 @@ def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, he
         context,
         Kernel(
             OpKey(Module.ATTENTION, Role.NORM, Role.QKV).named("attention.qk_norm"),
-            context.model.norm.kernel,
+            "layernorm" if attention.qk_norm_weights in WITH_BIAS else context.model.norm.kernel,
             rows * heads,
             attention.qk_dim,
             saved_bytes=context.activations(rows * heads, attention.qk_dim),

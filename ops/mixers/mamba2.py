@@ -53,6 +53,9 @@ def output(context: LayerContext, spec: Mamba2Spec) -> Pass:
     """Returns the norm over each group's channels, which saves its input, and the product back to hidden states."""
     rows = context.gemm_rows
     inner = projected_heads(context, spec.num_heads) * spec.head_dim
+    product = out_of_mixer(context, OpKey(Module.MAMBA2, Role.OUT), inner)
+    if not spec.inner_norm:
+        return product
     normed = Kernel(
         OpKey(Module.MAMBA2, Role.NORM, Role.OUT).named("mamba2.inner_norm"),
         "rmsnorm",
@@ -61,7 +64,7 @@ def output(context: LayerContext, spec: Mamba2Spec) -> Pass:
         saved_bytes=context.activations(rows, inner),
         parameters=inner,
     )
-    return sequence(kernel(context, normed), out_of_mixer(context, OpKey(Module.MAMBA2, Role.OUT), inner))
+    return sequence(kernel(context, normed), product)
 
 
 def core_tensors(spec: Mamba2Spec) -> HeadTensors:

@@ -7,11 +7,13 @@ from ops.mixers.gated_delta import GATED_DELTA
 from ops.mixers.mamba2 import MAMBA2
 from ops.mixers.mixer import MixerRow
 from ops.mixers.short_convolution import SHORT_CONVOLUTION
+from ops.mixers.side_by_side import SIDE_BY_SIDE
 from spec.mixers.attention import AttentionSpec
 from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
 from spec.mixers.short_convolution import ShortConvolutionSpec
+from spec.mixers.side_by_side import SideBySideSpec
 
 MIXERS: dict[type[Mixer], MixerRow[Any]] = {
     # A mixer is a line.
@@ -19,4 +21,5 @@ MIXERS: dict[type[Mixer], MixerRow[Any]] = {
     Mamba2Spec: MAMBA2,
     GatedDeltaSpec: GATED_DELTA,
     ShortConvolutionSpec: SHORT_CONVOLUTION,
+    SideBySideSpec: SIDE_BY_SIDE,
 }

@@ -40,12 +40,18 @@ class RopeSpec:
 
 class QkNormWeights(StrEnum):
     """Weights of the norms of queries and of keys: one vector for all heads (Qwen3), with a bias beside it (Persimmon),
-    one for the channels of all heads (OLMo 2, over all of them at once; StableLM 2, head by head), or nothing (Llama 4)."""
+    one for the channels of all heads (OLMo 2, over all of them at once; StableLM 2, head by head), that and a bias
+    (Chameleon), or nothing (Llama 4)."""
 
     HEAD = "head"
     HEAD_WITH_BIAS = "head_with_bias"
     ALL_HEADS = "all_heads"
+    ALL_HEADS_WITH_BIAS = "all_heads_with_bias"
     NONE = "none"
+
+
+OF_ALL_HEADS = (QkNormWeights.ALL_HEADS, QkNormWeights.ALL_HEADS_WITH_BIAS)
+WITH_BIAS = (QkNormWeights.HEAD_WITH_BIAS, QkNormWeights.ALL_HEADS_WITH_BIAS)
 
 
 class AttentionKind(StrEnum):
@@ -140,9 +146,9 @@ class AttentionSpec:
         """Weights of the norms of queries and keys; 0 without."""
         if not self.qk_norm or self.qk_norm_weights is QkNormWeights.NONE:
             return 0
-        if self.qk_norm_weights is QkNormWeights.ALL_HEADS:
-            return self.qk_dim * (self.num_heads + self.num_kv_heads)
-        return self.qk_dim * (4 if self.qk_norm_weights is QkNormWeights.HEAD_WITH_BIAS else 2)
+        vectors = 2 if self.qk_norm_weights in WITH_BIAS else 1
+        heads = self.num_heads + self.num_kv_heads if self.qk_norm_weights in OF_ALL_HEADS else 2
+        return vectors * self.qk_dim * heads
 
     @property
     def gates(self) -> int:
@@ -171,8 +177,7 @@ class AttentionSpec:
             if not self.keys_as_values:
                 yield linear_module(f"{prefix}.v", (kv_heads * self.v_dim, hidden), bias=bias)
             if self.qk_norm and self.qk_norm_weights is not QkNormWeights.NONE:
-                every = self.qk_norm_weights is QkNormWeights.ALL_HEADS
-                with_bias = self.qk_norm_weights is QkNormWeights.HEAD_WITH_BIAS
+                every, with_bias = self.qk_norm_weights in OF_ALL_HEADS, self.qk_norm_weights in WITH_BIAS
                 yield norm_module(f"{prefix}.q_norm", self.qk_dim * (self.num_heads if every else 1), bias=with_bias)
                 yield norm_module(f"{prefix}.k_norm", self.qk_dim * (kv_heads if every else 1), bias=with_bias)
             if self.sinks:

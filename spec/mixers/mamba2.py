@@ -13,7 +13,7 @@ class Mamba2Spec:
     """``num_heads`` heads of ``head_dim`` channels, each with a state of ``state_size`` per channel.
 
     Heads of a group share B and C. The convolution before the recurrence spans ``conv_kernel`` tokens; ``chunk_size``
-    tokens at a time become matrix products (ibid. sec. 6).
+    tokens at a time become matrix products (ibid. sec. 6). Falcon-H1 leaves out the ``inner_norm`` before the output.
     """
 
     name: ClassVar[str] = "mamba2"
@@ -24,6 +24,7 @@ class Mamba2Spec:
     num_groups: int = 1
     conv_kernel: int = 4
     chunk_size: int = 256
+    inner_norm: bool = True
 
     @classmethod
     def read(cls, section: Section, hidden: int) -> Self:
@@ -61,5 +62,6 @@ class Mamba2Spec:
         yield LeafModule(name=f"{prefix}.conv1d", tensors=(weight, bias))
         for name in ("dt_bias", "A_log", "D"):
             yield parameter_module(f"{prefix}.{name}", (self.num_heads,))
-        yield norm_module(f"{prefix}.norm", inner)
+        if self.inner_norm:
+            yield norm_module(f"{prefix}.norm", inner)
         yield linear_module(f"{prefix}.out_proj", (hidden, inner))

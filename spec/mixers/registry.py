@@ -5,6 +5,7 @@ from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
 from spec.mixers.short_convolution import ShortConvolutionSpec
+from spec.mixers.side_by_side import SideBySideSpec
 
-KNOWN: tuple[type[Mixer], ...] = (AttentionSpec, Mamba2Spec, GatedDeltaSpec, ShortConvolutionSpec)
+KNOWN: tuple[type[Mixer], ...] = (AttentionSpec, Mamba2Spec, GatedDeltaSpec, ShortConvolutionSpec, SideBySideSpec)
 MIXERS: dict[str, type[Mixer]] = {kind.name: kind for kind in KNOWN}

@@ -12,8 +12,10 @@ from ops.roles import Module, Role
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.job import Precision
+from spec.parameters import num_parameters
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
+from workload.aicb.data_parallel import model_units
 
 SEQ, VOCAB, HIDDEN = 2048, 4096, 512
 
@@ -148,3 +150,21 @@ def test_the_gradient_of_an_embedding_begins_as_zeros() -> None:
     (zeros,) = (op for op in ops_of().embedding.backward if op.role is Role.ZERO)
     assert isinstance(zeros, MemoryBound)
     assert float(bytes_moved(zeros)[0]) == 2.0 * VOCAB / 2 * HIDDEN
+
+
+def test_rows_that_the_head_does_not_have_are_the_tables_alone() -> None:
+    """Molmo 2 (transformers modeling_molmo2.py): 128 rows more in the embedding, cut over tp as it is; logits are as many."""
+    more, plain = replace(small_model(), extra_embedding_rows=128), small_model()
+    assert num_parameters(more).total - num_parameters(plain).total == 128 * HIDDEN
+    wide, ends = (written(model, job(seq_len=SEQ), "mtp", Layout.of(8, tp=2)) for model in (more, plain))
+    for piece, extra in (("embedding", 128 * HIDDEN // 2), ("head", 0)):
+        one, other = (sum(int(op.parameters[0]) for op in getattr(each, piece).forward) for each in (wide, ends))
+        assert one - other == extra
+    (rows, fewer) = (
+        next(int(op.rows[0]) for op in each.embedding.backward if op.name == "embedding.table.zeros")
+        for each in (wide, ends)
+    )
+    assert rows - fewer == 64
+    units = [model_units(model)[0].modules[0].elements for model in (more, plain)]
+    assert units[0] - units[1] == 128 * HIDDEN
+    assert more.rare_parts == ("extra_embedding_rows",)

@@ -90,7 +90,7 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
     """Embedding, every decoder layer, final norm and head, in forward order. A tied head owns nothing;
     multi-token-prediction blocks are left out, as in the published counts."""
     hidden = model.hidden
-    first = [linear_module("embed_tokens", (model.vocab, hidden))]
+    first = [linear_module("embed_tokens", (model.vocab + model.extra_embedding_rows, hidden))]
     if model.position is PositionKind.LEARNED:
         first.append(linear_module("embed_positions", (model.max_positions, hidden)))
     if model.embedding_norm:

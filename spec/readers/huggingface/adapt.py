@@ -13,6 +13,26 @@ from spec.section import Section
 FULL, WINDOW = "full_attention", "sliding_attention"
 
 
+def chameleon(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns norms behind both halves where ``swin_norm`` says so."""
+    return replace(facts, norm_place="after" if top.flag("swin_norm", False) else "before")
+
+
+def kyutai(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns a table of the text's tokens, every codebook's and one more; gate and up are halves of ``ffn_dim``."""
+    top.only("tie_word_embeddings", (False,), "a head tied to part of a table is not priced")
+    rows = top.integer("num_codebooks") * top.integer("codebook_vocab_size") + 1
+    return replace(facts, values={"extra_embedding_rows": rows, "intermediate_size": top.integer("ffn_dim") // 2})
+
+
+def molmo2(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns norms of queries and keys as ``qk_norm_type`` has them, and behind both halves where ``norm_after`` says so."""
+    top.only("tie_word_embeddings", (False,), "a head tied to part of a table is not priced")
+    kind = top.choice("qk_norm_type", ("qwen3", "olmo"), "qwen3")
+    after = "after" if top.flag("norm_after", False) else "before"
+    return replace(facts, qk_norm="head" if kind == "qwen3" else "all_heads", norm_place=after)
+
+
 def dbrx(top: Section, facts: TypeFacts) -> TypeFacts:
     """Returns the keys of attention and experts, which stand in sections of their own."""
     attention, experts = top.section("attn_config"), top.section("ffn_config")
@@ -327,6 +347,7 @@ ADAPT: dict[str, Adapt] = {
     each.__name__: each
     for each in (
         bailing_hybrid,
+        chameleon,
         dbrx,
         dots3,
         exaone4,
@@ -339,6 +360,7 @@ ADAPT: dict[str, Adapt] = {
         hunyuan_moe,
         hyperclovax,
         kimi_linear,
+        kyutai,
         laguna,
         lfm2,
         lfm2_moe,
@@ -347,6 +369,7 @@ ADAPT: dict[str, Adapt] = {
         minicpm3,
         minimax_m2,
         minimax_m3,
+        molmo2,
         muse,
         olmo_hybrid,
         opt,

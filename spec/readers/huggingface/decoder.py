@@ -54,6 +54,7 @@ def model_of(top: Section, facts: TypeFacts, name: str, runs: tuple[BlockRun, ..
         norm=NormKind(facts.norm),
         head_bias=_chosen(top, facts.head_bias),
         embedding_norm=facts.embedding_norm,
+        extra_embedding_rows=top.integer("extra_embedding_rows", 0, minimum=0),
         logit_softcap=top.has("final_logit_softcapping"),
         rope=rope(top) if position is PositionKind.ROTARY else None,
         norm_epsilon=norm_epsilon(top),

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
+from spec.mixers.side_by_side import SideBySideSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, PositionKind
 from spec.readers.huggingface.decoder import model_of, read_attention, read_experts
 from spec.readers.huggingface.parts import PREDICTING, activation, predicting, read_layer_numbers, read_layers, runs_of
@@ -120,6 +121,16 @@ def bamba(top: Section, facts: TypeFacts, name: str) -> ModelSpec:
     return model_of(top, facts, name, runs_of(blocks))
 
 
+def falcon_h1(top: Section, facts: TypeFacts, name: str) -> ModelSpec:
+    """Returns attention and Mamba-2 side by side in every layer, of ``mamba_d_ssm`` channels where the file says how many; a norm
+    before Mamba-2's output where ``mamba_rms_norm`` says so."""
+    top.only("projectors_bias", (False,), "biases of Mamba-2's projections are not priced")
+    mamba = replace(_granite_mamba(top), inner_norm=top.flag("mamba_rms_norm", False))
+    mixer = SideBySideSpec(attention=read_attention(top, facts), mamba2=mamba)
+    half = _gated(top, top.integer("intermediate_size"), bias=top.flag("mlp_bias", False))
+    return model_of(top, facts, name, (BlockRun(block=BlockSpec(mixer=mixer, mlp=half), count=read_layers(top)),))
+
+
 def granitemoehybrid(top: Section, facts: TypeFacts, name: str) -> ModelSpec:
     """Returns a mixer of ``layer_types`` (Mamba-2 where the config lists none), then experts beside a shared one, or
     that one alone; positions rotate with ``position_embedding_type`` "rope"."""
@@ -148,7 +159,8 @@ def _gated(top: Section, width: int, *, bias: bool = False) -> MlpSpec:
 
 def _granite_mamba(top: Section) -> Mamba2Spec:
     _no_odd_biases(top, "mamba_proj_bias", "mamba_conv_bias")
-    heads, inner = (top.integer("mamba_n_heads"), top.integer("mamba_expand") * top.integer("hidden_size"))
+    heads = top.integer("mamba_n_heads")
+    inner = top.integer("mamba_d_ssm", top.integer("mamba_expand") * top.integer("hidden_size"))
     width = inner // heads if top.values.get("mamba_d_head") == "auto" else top.integer("mamba_d_head")
     if heads * width != inner:
         top.fail("mamba_n_heads", f"a divisor of mamba_expand x hidden_size = {inner}, heads of mamba_d_head")

@@ -37,6 +37,7 @@ READERS: dict[str, Reader] = {
     "nemotron_h": hybrid.nemotron_h,
     "granitemoehybrid": hybrid.granitemoehybrid,
     "bamba": hybrid.bamba,
+    "falcon_h1": hybrid.falcon_h1,
     "mamba2": hybrid.mamba2,
 }
 

@@ -14,7 +14,7 @@ from ops.op import Attention, BatchedGemm, MemoryBound, Op, Pass, Phase
 from ops.roles import Module, OpKey, Role
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
-from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
 from spec.mixers.mixer import mixer_parameters
 from spec.mixers.registry import MIXERS as KINDS
 from spec.model import PositionKind
@@ -463,3 +463,13 @@ def test_latent_attention_without_positions_rotates_nothing() -> None:
         for position in (PositionKind.ROTARY, PositionKind.NONE)
     }
     assert rotated == {PositionKind.ROTARY: True, PositionKind.NONE: False}
+
+
+def test_norms_of_queries_and_keys_may_have_weights_and_biases_of_every_head() -> None:
+    """transformers modeling_chameleon.py, ChameleonLayerNorm: both of every channel of every head; LayerNorm's kernel, whose
+    backward reads its inputs twice more than RMSNorm's does."""
+    both = replace(PLAIN, qk_norm=True, qk_norm_weights=QkNormWeights.ALL_HEADS_WITH_BIAS)
+    assert mixer_parameters(both, HIDDEN) - mixer_parameters(PLAIN, HIDDEN) == 2 * (HEADS + KV) * HEAD
+    (normed,) = (op for op in layer(both).backward if op.name == "attention.qk_norm")
+    assert isinstance(normed, MemoryBound)
+    assert bytes_moved(normed)[0] == 2 * 5 * SEQ * (HEADS + KV) * HEAD

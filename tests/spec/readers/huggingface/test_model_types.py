@@ -268,6 +268,35 @@ def test_lfm_s_widths_norms_and_gates_follow_their_flags(tmp_path: Path) -> None
         assert load(tmp_path, {**routed, "use_expert_bias": flag}).blocks[-1].block.moe.router_bias is flag
 
 
+@pytest.mark.parametrize(
+    ("says", "place", "norms"),
+    [
+        ({"model_type": "chameleon", "swin_norm": True}, "after", "all_heads_with_bias"),
+        ({"model_type": "chameleon"}, "before", "all_heads_with_bias"),
+        ({"model_type": "molmo2_text", "norm_after": True, "qk_norm_type": "olmo"}, "after", "all_heads"),
+        ({"model_type": "molmo2_text"}, "before", "head"),
+    ],
+)
+def test_norms_follow_flags_of_their_own(tmp_path: Path, says: dict[str, Any], place: str, norms: str) -> None:
+    """transformers modeling_chameleon.py, ChameleonSwinDecoderLayer; modeling_molmo2.py, Molmo2PostNormDecoderLayer."""
+    block = load(tmp_path, {**SMALL, "num_hidden_layers": 1, **says}).blocks[0].block
+    assert (block.norm_place.value, block.mixer.qk_norm_weights.value) == (place, norms)
+
+
+def test_a_table_of_sound_is_not_tied_to_a_head_of_text(tmp_path: Path) -> None:
+    few = {
+        "model_type": "kyutai_speech_to_text",
+        **SMALL,
+        "num_hidden_layers": 1,
+        "num_codebooks": 3,
+        "codebook_vocab_size": 10,
+    }
+    model = load(tmp_path, {**few, "ffn_dim": 300})
+    assert (model.extra_embedding_rows, model.blocks[0].block.mlp.ffn_hidden) == (31, 150)
+    for says in (few, {"model_type": "molmo2_text", **SMALL}):
+        assert refusal(tmp_path, {**says, "tie_word_embeddings": True}).key == "tie_word_embeddings"
+
+
 def test_dbrx_has_its_keys_in_sections(tmp_path: Path) -> None:
     """databricks/dbrx-base: 132B, of which 36B are active (its README)."""
     model = load(tmp_path, SHAPES["dbrx"])

@@ -75,6 +75,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "links": Subcommand(summary="measure links and name the slow ones (torchrun)", module=WORKLOAD, part="links"),
     "run": Subcommand(summary="run a workload on real process groups (torchrun)", module=WORKLOAD, part="run"),
     "train": Subcommand(summary="time steps of a reference transformer (torchrun)", module=WORKLOAD, part="train"),
+    "verify": Subcommand(summary="train the best plans and compare them", module=WORKLOAD, part="verify"),
     "compare": Subcommand(
         summary="compare a measured run with its prediction, two plans, or two answers of --json",
         module=WORKLOAD,

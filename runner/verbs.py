@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from runner.compare_verb import add_compare, compare
 from runner.launch.verb import add_hosts, add_launch, launch, look
 from runner.replay.program import DegreeOptions, ReplayTask, task_from_files, task_from_request
+from runner.verify_verb import add_verify, verify
 from solver.problem.request import Request
 from spec.errors import ConfigError
 from spec.files import check_outputs
@@ -363,6 +364,11 @@ VERBS: dict[str, WorkloadVerb] = {
         run=links,
     ),
     "train": WorkloadVerb(what="time steps of a reference transformer (torchrun)", add_flags=add_train, run=train),
+    "verify": WorkloadVerb(
+        what="train the best plans of a search and compare them with their predictions",
+        add_flags=add_verify,
+        run=verify,
+    ),
     "compare": WorkloadVerb(
         what="compare a measured run, ours or a framework's log, with its prediction",
         add_flags=add_compare,

@@ -80,7 +80,7 @@ def train_record(path: Path, text: str, warmup: int = 0) -> TrainRecord | None:
         raise _invalid(where, "dtype", document.get("dtype"))
     return TrainRecord(
         run=_run(where, document, warmup),
-        plan=_plan(where, plan),
+        plan=recorded_plan(where, plan),
         dtype=dtype,
         job=_job(where, document.get("job")),
         **{name: document[name] for name in (*WHOLE, *WORDS)},
@@ -133,8 +133,8 @@ def _job(where: str, values: object) -> dict[str, object] | None:
     return {key: settings[key].read(value, where) for key, value in values.items()}
 
 
-def _plan(where: str, plan: Mapping[str, Any]) -> PlanSettings:
-    """The plan of the file, read as --plan is."""
+def recorded_plan(where: str, plan: Mapping[str, Any]) -> PlanSettings:
+    """The plan of a file that ``train`` or a search wrote, read as --plan is."""
     given = {key: plan[key] for key in plan_option_settings() if key in plan}
     words = _words({key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
     return parse_plan(words, where) if words else PlanSettings()

@@ -30,11 +30,14 @@ from profiler.distributed.termination import install_abort_hook, report_failure
 from profiler.distributed.world import World, open_world
 from profiler.outcome import OOM, error_status
 from runner.groups.agreement import agree, check_same
+from runner.reference.kernels import FLASH2
+from runner.reference.layers import causal_attention
 from runner.training.task import TrainRequest, TrainTask, read_task
-from runner.training.trainer import Trainer
+from runner.training.trainer import Trainer, TrainingConfig
 from solver.problem.model_flops import attention_counted, mfu, products, tokens_per_gpu_per_s
 from spec.errors import ExportError
 from spec.files import atomic_file, atomic_path
+from spec.mixers.attention import AttentionSpec
 from spec.parameters import num_parameters
 from spec.readers.read_config import assumption_lines
 from spec.settings.setting import setting_text
@@ -42,6 +45,8 @@ from spec.units import GIB
 
 MOST_RANKS = 8
 MOST_LETTERS = 120
+PROBED_TOKENS = 128
+CHOSEN_ATTENTION = "aten::_scaled_dot_product_"
 PLACE_IN_SOURCE = re.compile(r"^\[[^\]]*\] ")
 """The source location before gloo's messages."""
 LOST = ("gloo", "connection", "socket", "broken pipe", "nccl", "timed out", "timeout", "store")
@@ -166,6 +171,7 @@ class TrainingResult:
     steps_cpu_s: tuple[float, ...]
     losses: tuple[float, ...]
     memory: Memory
+    attention: str
 
     @property
     def step_s(self) -> float:
@@ -248,6 +254,8 @@ def lines(measured: TrainingResult) -> list[str]:
 def record(measured: TrainingResult) -> dict[str, object]:
     """Everything, as plain values with the unit in the name; the plan's keys are those of --plan, and dp."""
     task, problem = measured.task, measured.task.problem
+    # Of torch's kernels on NVIDIA's GPUs this one is not the best for the GPU (docs/configs.md, attention_kernel).
+    job = dict(FLASH2 if measured.attention == "flash_attention" and torch.version.cuda else {}) | dict(task.job)
     return {
         "config": str(task.config),
         "model": problem.model.name,
@@ -259,7 +267,8 @@ def record(measured: TrainingResult) -> dict[str, object]:
         "global_batch_tokens": problem.job.global_batch_tokens,
         "preset": problem.job.preset.name,
         "dtype": task.dtype,
-        "job": {key: setting_text(value) for key, value in task.job.items()},
+        "job": {key: setting_text(value) for key, value in job.items()},
+        "attention_kernel": measured.attention,
         "compiled": task.training.compiled,
         "plan": asdict(task.plan.settings) | {"dp": task.plan.dp},
         "warmup_steps": measured.warmup,
@@ -322,6 +331,12 @@ QUIET = "6"
 only logs that it starts and stops; on a GPU it may log errors, so the level stays."""
 
 
+def silence_profiler(kind: str) -> None:
+    """Let a processor's profiler log nothing."""
+    if kind == "cpu":
+        os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
+
+
 def trace_path(folder: Path, name: str, rank: int) -> Path:
     """The file of a rank."""
     return folder / f"{name}_rank{rank}{ENDING}"
@@ -335,8 +350,7 @@ def trace_steps(trainer: Trainer, world: World, first: int, path: Path) -> None:
     activities = [ProfilerActivity.CPU]
     if world.device.kind == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    else:
-        os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
+    silence_profiler(world.device.kind)
     window = schedule(wait=0, warmup=WARMUP, active=STEPS, repeat=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -433,6 +447,7 @@ def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingRes
             steps.append(step_seconds)
             losses.append(loss)
     memory = asdict(peak_memory_of(device))
+    attention = attention_kernel(task.training, device.torch_device)
     if options.trace is not None:
         path = trace_path(options.trace, file_name(task), world.rank)
         with guard_step(world, "the steps of the trace"):
@@ -448,7 +463,27 @@ def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingRes
         steps_cpu_s=tuple(max(cpu_s for _, cpu_s in step) for step in of_ranks),
         losses=tuple(map(sum, zip(*(shares for _, shares, _ in gathered), strict=True))),
         memory=peak_memory([Memory(**each) for _, _, each in gathered]),
+        attention=attention,
     )
+
+
+def attention_kernel(training: TrainingConfig, device: torch.device) -> str:
+    """Returns the operator that torch chooses for causal attention of the model's heads (flash_attention,
+    cudnn_attention, attention_math), "" where no layer has attention; few tokens of one group of heads show it."""
+    mixer = next((run.block.mixer for run in training.model.blocks if isinstance(run.block.mixer, AttentionSpec)), None)
+    if mixer is None:
+        return ""
+    heads = (mixer.num_heads // mixer.num_kv_heads, 1, 1)
+    query, key, value = (
+        torch.ones(1, number, PROBED_TOKENS, dim, dtype=training.compute, device=device, requires_grad=True)
+        for number, dim in zip(heads, (mixer.qk_dim, mixer.qk_dim, mixer.v_dim), strict=True)
+    )
+    silence_profiler(device.type)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        causal_attention(query, key, value, None)
+    names = (event.key for event in seen.key_averages())
+    chosen = (name.removeprefix(CHOSEN_ATTENTION) for name in names if name.startswith(CHOSEN_ATTENTION))
+    return next((name for name in chosen if name != "attention"), "")
 
 
 def peak_memory_of(device: Device) -> Memory:

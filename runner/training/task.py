@@ -12,6 +12,7 @@ from profdb.modelled.cost_model import ModelledCostModel
 from profiler.device import Device
 from profiler.machine import find_hardware_spec
 from runner.groups.degrees import PLAN, check_dp, plan_and_dp
+from runner.reference.kernels import settings_of
 from runner.reference.layers import ACTIVATIONS
 from runner.training.pipeline import TORCH_SCHEDULES
 from runner.training.trainer import TrainingConfig
@@ -52,7 +53,8 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainTask:
-    """A training run, the problem that predicts its step time, and the requested settings of the job."""
+    """A training run, the problem that predicts its step time, and the settings by which its job differs from the
+    framework's preset: how the reference transformer runs, and what was requested."""
 
     training: TrainingConfig
     problem: Problem
@@ -72,6 +74,7 @@ def read_task(options: TrainRequest, device: Device, world_size: int) -> TrainTa
     Raises ConfigError for options that contradict each other, and for what torch's APIs do not run.
     """
     parsed, dp = requested_plan(options)
+    settings = dict(settings_of(compiled=options.compiled)) | dict(options.job)
     request = Request(
         root=options.root,
         config=options.config,
@@ -81,7 +84,7 @@ def read_task(options: TrainRequest, device: Device, world_size: int) -> TrainTa
         seq_len=options.seq_len,
         cluster=options.cluster or hardware_spec_of(device, options.root),
         framework=options.framework,
-        job=options.job,
+        job=settings,
         missing="modelled",
     )
     question = read_request(request)
@@ -113,7 +116,7 @@ def read_task(options: TrainRequest, device: Device, world_size: int) -> TrainTa
         compiled=options.compiled,
     )
     check_plan(training, job)
-    return TrainTask(training=training, problem=problem, config=options.config, dtype=precision.linear, job=options.job)
+    return TrainTask(training=training, problem=problem, config=options.config, dtype=precision.linear, job=settings)
 
 
 def requested_plan(options: TrainRequest) -> tuple[PlanSettings, int | None]:

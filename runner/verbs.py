@@ -15,7 +15,7 @@ from runner.replay.program import DegreeOptions, ReplayTask, task_from_files, ta
 from runner.verify_verb import add_verify, verify
 from solver.problem.request import Request
 from spec.errors import ConfigError
-from spec.files import check_outputs
+from spec.files import STDOUT, check_outputs, json_output
 from spec.frameworks import framework_names
 from spec.program.command import byte_count, comma_separated, decimal, non_empty, step_tokens, whole, without_interrupts
 from spec.program.kinds import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
@@ -39,6 +39,9 @@ RANKS, TOKENS, STEP_TOKENS = whole(1, MOST_GPUS), whole(1, MOST_SEQUENCE_TOKENS)
 ONE_OR_MORE, ANY_NUMBER = whole(1, MOST_EPOCHS), whole(0, MOST_EPOCHS)
 
 Options = argparse.ArgumentParser | argparse._ArgumentGroup
+
+JSON = "write everything to this file; - is standard output"
+METRICS = "file of the state after each {what}, OpenMetrics text for a collector"
 
 
 def add_device(options: Options) -> None:
@@ -72,6 +75,8 @@ def add_run(verb: argparse.ArgumentParser) -> None:
     for axis in DEGREES:
         verb.add_argument(f"--{axis}", type=RANKS, help="ranks (default: the workload's arguments, else 1)")
     verb.add_argument("--order", default=DEFAULT_ORDER, help=f"of ranks, fastest first (default {DEFAULT_ORDER})")
+    verb.add_argument("--json", type=Path, help=JSON)
+    verb.add_argument("--metrics", type=Path, help=METRICS.format(what="iteration"))
     _add_run_options(verb)
 
 
@@ -165,6 +170,7 @@ def add_analyse(verb: argparse.ArgumentParser) -> None:
     """All options of ``analyse``."""
     verb.add_argument("log", type=Path, help="log of a run, ours or AICB's")
     verb.add_argument("--pictures", type=Path, metavar="FOLDER", help="folder for three PNG files and one HTML page")
+    verb.add_argument("--json", type=Path, help=JSON)
 
 
 def add_aiob(verb: argparse.ArgumentParser) -> None:
@@ -204,7 +210,8 @@ def add_train(verb: argparse.ArgumentParser) -> None:
     how.add_argument("--compile", action="store_true", help="compile the blocks by torch.compile")
     add_timeout(how)
     out = verb.add_argument_group("results")
-    out.add_argument("--json", type=Path, help="write everything to this file")
+    out.add_argument("--json", type=Path, help=JSON)
+    out.add_argument("--metrics", type=Path, help=METRICS.format(what="step"))
     out.add_argument("--trace", type=Path, metavar="DIR", help="also write a trace of each rank (torch.profiler)")
     out.add_argument("--results", type=Path, help="folder for NAME_train.json and NAME_steps.csv")
 
@@ -235,12 +242,14 @@ def train(options: argparse.Namespace, root: Path) -> int:
         steps=options.steps,
         warmup=options.warmup,
         timeout_s=options.timeout_s,
-        json=options.json,
         results=options.results,
         trace=options.trace,
+        metrics=options.metrics,
     )
 
-    return _print_in_ranks(lambda layout: run_training(train_options, layout), "interrupted")
+    with json_output(options.json) as json:
+        to_run = replace(train_options, json=json)
+        return _print_in_ranks(lambda layout: run_training(to_run, layout), "interrupted")
 
 
 def _print_in_ranks(lines_of: "Callable[[RankLayout], list[str]]", interrupted: str) -> int:
@@ -286,9 +295,12 @@ def _in_ranks(options: argparse.Namespace, lines_of: "Callable[[ReplayOptions, R
         warmup=options.warmup,
         timeout_s=options.timeout_s,
         quiet=options.quiet,
+        metrics=getattr(options, "metrics", None),
     )
 
-    return _print_in_ranks(lambda layout: lines_of(replay_options, layout), "interrupted; what was logged is kept")
+    with json_output(getattr(options, "json", None)) as json:
+        to_run = replace(replay_options, json=json)
+        return _print_in_ranks(lambda layout: lines_of(to_run, layout), "interrupted; what was logged is kept")
 
 
 def reader(options: argparse.Namespace, root: Path) -> Callable[[int], ReplayTask]:
@@ -344,9 +356,16 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
 def analyse(options: argparse.Namespace, root: Path) -> int:
     """Summarise a log, name its outliers, and draw it."""
     with without_interrupts():
-        from runner.logs.analysis import analysis_lines
+        from runner.logs.analysis import analyse_log
 
-    return print_lines(analysis_lines(options.log, options.pictures))
+    check_outputs({"--json": json_file(options)}, folders={}, inputs={"LOG": options.log})
+    with json_output(options.json) as json:
+        return print_lines(analyse_log(options.log, options.pictures, json))
+
+
+def json_file(options: argparse.Namespace) -> Path | None:
+    """The file of --json, None for standard output and where there is none."""
+    return None if options.json == STDOUT else options.json
 
 
 VERBS: dict[str, WorkloadVerb] = {

@@ -2,19 +2,23 @@
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
 from profiler.timing import outliers
 from runner.logs.log import Log, size_text
+from solver.report.files import write_json
 from spec.files import UnreadableFileError, atomic_file, read_file_text
 from spec.program.kinds import plain_number
 from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 from workload.diagnostics import WorkloadError
 
 MOST_LISTED = 10
+FEWEST_OF_DRIFT = 5
+DRIFT_SIGMAS = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,25 @@ class TimeSpread:
         return self.std_ms / self.mean_ms if self.mean_ms > 0 else 0.0
 
 
+def drift(times: Sequence[float]) -> float:
+    """Returns by what share the last third of times in their order is longer than the first, by their means; 0 where that
+    is below DRIFT_SIGMAS standard errors of the difference, or where the thirds have fewer than FEWEST_OF_DRIFT times."""
+    third = len(times) // 3
+    if third < FEWEST_OF_DRIFT:
+        return 0.0
+    first, last = np.asarray(times[:third]), np.asarray(times[-third:])
+    error = np.sqrt((first.var(ddof=1) + last.var(ddof=1)) / third)
+    difference = float(last.mean() - first.mean())
+    return difference / float(first.mean()) if abs(difference) > DRIFT_SIGMAS * error else 0.0
+
+
+def drift_lines(times: Sequence[float], what: str) -> list[str]:
+    """A line on the drift of ``what`` (iterations, steps) if there is one."""
+    share = drift(times)
+    words = f"{100 * abs(share):.1f} % {'longer' if share > 0 else 'shorter'} than the first"
+    return [f"drift: the last third of {len(times)} {what} takes {words}"] if share else []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRow:
     """All operations of one kind, group and size; ``busbw`` is their mean in GiB/s."""
@@ -164,6 +187,7 @@ def _iterations(epoch_times: Sequence[float]) -> Iterator[str]:
             f"iteration time over {spread.count}: mean {spread.mean_ms:.3f} ms, min {spread.min_ms:.3f}, max {spread.max_ms:.3f}, "
             f"p90 {spread.p90_ms:.3f}, std {spread.std_ms:.3f}, jitter {100 * spread.jitter:.1f} % of the mean"
         )
+        yield from drift_lines(epoch_times[1:], "iterations")
 
 
 # Every rank's times by epoch, NAME_ranks.csv beside a log, and which ranks are slow in them.
@@ -256,14 +280,40 @@ def slow_ranks(everyone: Sequence[RankTimes]) -> list[SlowRank]:
 LOG_ENDING = "_log"
 
 
-def analysis_lines(path: Path, pictures: Path | None) -> list[str]:
-    """The analysis of a log as lines, after drawing its pictures. Raises WorkloadError for a file that is not a log."""
+def log_record(log: Log, slow: Sequence[SlowRank]) -> dict[str, object]:
+    """Everything of a summary as plain values with the unit in the name."""
+    init, *iterations = log.comm_log_each_epoch or [[]]
+    return {
+        "iterations_ms": list(log.epoch_times[1:]),
+        "init_ms": log.epoch_times[0] if log.epoch_times else None,
+        "drift": drift(log.epoch_times[1:]),
+        "init": [asdict(row) for row in rows_by_size(init)],
+        "train": [asdict(row) for row in rows_by_size([item for epoch in iterations for item in epoch])],
+        "outliers": [
+            {"iteration": one.iteration, "place": one.place, "median_ms": one.median_ms, **_item_record(one.item)}
+            for one in slow_operations(log)
+        ],
+        "slow_ranks": [asdict(one) for one in slow],
+        "incomplete": log.incomplete,
+    }
+
+
+def _item_record(item: GeneralItem) -> dict[str, object]:
+    names = ("comm_type", "comm_group", "comm_group_size", "msg_size", "stage", "elapsed_ms")
+    return {name: getattr(item, name) for name in names}
+
+
+def analyse_log(path: Path, pictures: Path | None, json: Path | TextIO | None) -> list[str]:
+    """The analysis of a log as lines, after drawing its pictures and writing its values. Raises WorkloadError for a file
+    that is not a log."""
     log = Log.load(path)
     name = path.stem.removesuffix(LOG_ENDING)
     ranks = path.with_name(f"{name}_ranks.csv")
-    slow = [one.line() for one in slow_ranks(read_ranks(ranks))] if ranks.is_file() else []
+    slow = slow_ranks(read_ranks(ranks)) if ranks.is_file() else []
     incomplete = [f"the log ends inside epoch {len(log.epoch_times)}"] if log.incomplete else []
-    lines = [*summary_lines(log), *incomplete, *outlier_lines(log), *slow]
+    lines = [*summary_lines(log), *incomplete, *outlier_lines(log), *(one.line() for one in slow)]
+    if json is not None:
+        write_json(json, log_record(log, slow))
     if pictures is None:
         return lines
     from runner.logs.pictures import write_page

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 import torch
 
@@ -23,10 +23,12 @@ from profiler.outcome import OOM, error_message, error_status
 from runner.groups.agreement import agree, check_same
 from runner.groups.degrees import Degrees
 from runner.groups.group_ranks import ranks_of_group
-from runner.logs.analysis import RankTimes, outlier_lines, slow_ranks, summary_lines, write_ranks
+from runner.logs.analysis import RankTimes, log_record, outlier_lines, slow_ranks, summary_lines, write_ranks
 from runner.logs.log import Log, LogFile, epoch_end, epoch_line, operation_line, with_time
+from runner.logs.metrics import RunMetrics
 from runner.replay.operations import ComputeMode, Operations, close_groups, open_groups, operations_for
 from runner.replay.program import Launches, ReplayLaunch, ReplayTask, StageProgram, groups_used
+from solver.report.files import write_json
 from spec.errors import ExportError
 from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 from workload.traffic.ranks import rank_groups
@@ -269,7 +271,8 @@ Read = Callable[[int], ReplayTask]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """Options of a replay. ``epochs`` None: as many iterations as the file has."""
+    """Options of a replay. ``epochs`` None: as many iterations as the file has; ``json`` and ``metrics``: files of the
+    summary and of the state after each iteration."""
 
     results: Path
     device: str = "auto"
@@ -279,6 +282,8 @@ class ReplayOptions:
     warmup: int = 1
     timeout_s: float = 120.0
     quiet: bool = False
+    json: Path | TextIO | None = None
+    metrics: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -288,6 +293,7 @@ class Recorder:
     rank: int
     file: LogFile | None
     prints: bool
+    metrics: RunMetrics | None = None
     rows: list[GeneralItem] = field(default_factory=list)
     epochs: list[ReplayPass] = field(default_factory=list)
     current: ReplayPass | None = None
@@ -304,6 +310,9 @@ class Recorder:
         if self.prints:
             lines = [operation_line(row, self.rank) for row in rows]
             print("\n".join([*lines, epoch_line(len(self.epochs), end.elapsed_ms or 0.0, self.rank)]), flush=True)
+        # the first pass is the initialisation
+        if self.metrics is not None and self.epochs:
+            self.metrics.add(replay_pass.elapsed_s)
         self.epochs.append(replay_pass)
 
     def save(self) -> None:
@@ -390,7 +399,12 @@ def _recorder(options: ReplayOptions, task: ReplayTask, world: World) -> Recorde
     name = task.name if stage == 0 else f"{task.name}-stage{stage}"
     folder = options.results / LOG_FOLDER
     recorder = Recorder(
-        rank=world.rank, file=LogFile(folder / f"{name}{LOG_ENDING}"), prints=world.leads and not options.quiet
+        rank=world.rank,
+        file=LogFile(folder / f"{name}{LOG_ENDING}"),
+        prints=world.leads and not options.quiet,
+        metrics=RunMetrics(path=options.metrics, run=task.name, what="iteration")
+        if options.metrics and world.leads
+        else None,
     )
     task.workloads[stage].write(folder / f"{name}_workload.csv", task.arguments)
     return recorder
@@ -436,6 +450,8 @@ def _report(options: ReplayOptions, task: ReplayTask, world: World, recorder: Re
     left_out = task.programs[stage].left_out
     notes = [f"{left_out} rows over groups of one rank left out"] if left_out else []
     log = Log.of(recorder.rows)
-    slow = [times.line() for times in slow_ranks(everyone)]
+    slow = slow_ranks(everyone)
+    if options.json is not None:
+        write_json(options.json, log_record(log, slow))
     wrote = [f"wrote {recorder.file.path}", f"wrote {path}"]
-    return log, [*summary_lines(log), *notes, *outlier_lines(log), *slow, *wrote]
+    return log, [*summary_lines(log), *notes, *outlier_lines(log), *(one.line() for one in slow), *wrote]

@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import TextIO
 
 import numpy as np
 import torch
@@ -30,11 +31,14 @@ from profiler.distributed.termination import install_abort_hook, report_failure
 from profiler.distributed.world import World, open_world
 from profiler.outcome import OOM, error_status
 from runner.groups.agreement import agree, check_same
+from runner.logs.analysis import drift_lines
+from runner.logs.metrics import RunMetrics
 from runner.reference.kernels import FLASH2
 from runner.reference.layers import causal_attention
 from runner.training.task import TrainRequest, TrainTask, read_task
 from runner.training.trainer import Trainer, TrainingConfig
 from solver.problem.model_flops import attention_counted, mfu, products, tokens_per_gpu_per_s
+from solver.report.files import write_json
 from spec.errors import ExportError
 from spec.files import atomic_file, atomic_path
 from spec.mixers.attention import AttentionSpec
@@ -244,6 +248,7 @@ def lines(measured: TrainingResult) -> list[str]:
     return [
         f"step     {measured.step_s:.4f} s (min {min(steps):.4f}, max {max(steps):.4f}, std {spread:.4f}; "
         f"{len(steps)} steps after {measured.warmup} of warm-up)",
+        *drift_lines(steps, "steps"),
         f"tokens   {measured.tokens_per_gpu_per_s:.1f} per second and device",
         f"mfu      {100 * measured.mfu:.2f} % of the {measured.task.dtype} peak of {problem.cluster.gpu.name}{attention_note}",
         f"memory   {memory_text} on the rank with the most",
@@ -282,17 +287,15 @@ def record(measured: TrainingResult) -> dict[str, object]:
     }
 
 
-def write(measured: TrainingResult, json_path: Path | None, results: Path | None) -> list[str]:
+def write(measured: TrainingResult, json_file: Path | TextIO | None, results: Path | None) -> list[str]:
     """The files asked for, and a line for each; ``results`` is made where it is missing."""
-    paths = [] if json_path is None else [json_path]
+    files = [] if json_file is None else [json_file]
     messages = []
     if results is not None:
         results.mkdir(parents=True, exist_ok=True)
-        paths.append(results / f"{measured.name}_train.json")
-    for path in paths:
-        with atomic_file(path) as handle:
-            json.dump(record(measured), handle, indent=1)
-        messages.append(f"wrote {path}")
+        files.append(results / f"{measured.name}_train.json")
+    for file in files:
+        write_json(file, record(measured))
     if results is not None:
         path = results / f"{measured.name}_steps.csv"
         with atomic_file(path) as handle:
@@ -379,16 +382,17 @@ HARMLESS = (r"FSDP2-wrapped module .* returned a view tensor",)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
     """Options of a training run: the request, steps of warm-up and timed steps, the longest wait of one rank for
-    another, the files to write; ``trace`` is the folder of the traces."""
+    another, the files to write; ``trace`` is the folder of the traces, ``metrics`` the file of the state after each step."""
 
     request: TrainRequest
     device: str = "auto"
     steps: int = 10
     warmup: int = 3
     timeout_s: float = 120.0
-    json: Path | None = None
+    json: Path | TextIO | None = None
     results: Path | None = None
     trace: Path | None = None
+    metrics: Path | None = None
     say: Callable[[str], object] = print
 
 
@@ -433,6 +437,8 @@ def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingRes
         trainer = Trainer(task.training, device.torch_device)
     steps: list[tuple[float, float]] = []
     losses: list[float] = []
+    in_file = options.metrics if world.leads else None
+    metrics = RunMetrics(path=in_file, run=file_name(task), what="step") if in_file else None
     for step in range(options.warmup + options.steps):
         timed = step >= options.warmup
         name = f"step {step - options.warmup + 1}" if timed else f"step {step + 1} of warm-up"
@@ -444,6 +450,8 @@ def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingRes
             step_seconds = one_step(trainer, world, step)
             loss = trainer.loss_share()
         if timed:
+            if metrics is not None:
+                metrics.add(step_seconds[0])
             steps.append(step_seconds)
             losses.append(loss)
     memory = asdict(peak_memory_of(device))

@@ -1,6 +1,7 @@
 """Logs of a run: bandwidths, lines, files, outliers, summaries, slow ranks, pictures."""
 
 import errno
+import json
 import os
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +13,9 @@ import pytest
 from runner.logs.analysis import (
     RankTimes,
     TimeSpread,
-    analysis_lines,
+    analyse_log,
+    drift,
+    drift_lines,
     outlier_lines,
     read_ranks,
     rows_by_size,
@@ -32,6 +35,7 @@ from runner.logs.log import (
     size_text,
     with_time,
 )
+from runner.logs.metrics import RunMetrics
 from runner.logs.pictures import bandwidth, iterations, operations, page_text
 from spec.errors import ExportError
 from tests.runner.replay.test_program import END, collective
@@ -280,13 +284,49 @@ def test_a_log_with_its_ranks_and_pictures(tmp_path: Path) -> None:
     with closing(LogFile(tmp_path / "a_log.csv")) as file:
         file.add(ROWS[:4])
     write_ranks(tmp_path / "a_ranks.csv", [times(0, 1.0), times(1, 2.0)])
-    lines = analysis_lines(tmp_path / "a_log.csv", tmp_path / "pics")
+    lines = analyse_log(tmp_path / "a_log.csv", tmp_path / "pics", tmp_path / "a.json")
     assert "the log ends inside epoch 1" in lines
     assert any(line.startswith("slow: rank 1 of stage 0") for line in lines)
     assert sorted(path.name for path in (tmp_path / "pics").iterdir()) == [
         *("a.html", "a_bandwidth.png", "a_iterations.png", "a_operations.png")
     ]
     assert lines[-1] == f"wrote {tmp_path / 'pics' / 'a.html'}"
+    record = json.loads((tmp_path / "a.json").read_text())
+    assert record["incomplete"]
+    assert [(one["rank"], one["own_ms"]) for one in record["slow_ranks"]] == [(1, 2.0)]
+    counts = [row["spread"]["count"] for part in ("init", "train") for row in record[part]]
+    assert (record["iterations_ms"], counts) == ([], [1, 2])
+
+
+def test_a_run_that_gets_slower_is_named_and_noise_is_not() -> None:
+    """Fifteen times: the last five against the first five, whose means differ by 10 % of 100 ms +- 1."""
+    steady = [99.0, 101.0, 100.0, 99.0, 101.0]
+    slower = [time + 10.0 for time in steady]
+    assert drift([*steady, *steady, *slower]) == pytest.approx(0.1)
+    assert drift([*slower, *steady, *steady]) == pytest.approx(100.0 / 110.0 - 1.0)
+    assert drift([*steady, *steady, *(time + 1.0 for time in steady)]) == 0.0
+    assert drift([*steady[:4], *steady[:4], *slower[:4]]) == 0.0
+    (line,) = drift_lines([*steady, *steady, *slower], "iterations")
+    assert line == "drift: the last third of 15 iterations takes 10.0 % longer than the first"
+    assert drift_lines(steady, "steps") == []
+
+
+def test_the_state_of_a_run_is_openmetrics_text(tmp_path: Path) -> None:
+    """The text form of OpenMetrics 1.0: a counter's sample ends in _total, names end in their unit, quotes and backslashes
+    of labels are escaped, and # EOF is last."""
+    path = tmp_path / "run.prom"
+    metrics = RunMetrics(path=path, run='a"b\\c', what="step")
+    for seconds in (2.0, 0.5):
+        metrics.add(seconds)
+    lines = path.read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        r'pss_step_seconds{run="a\"b\\c"} 0.5',
+        r'pss_steps_total{run="a\"b\\c"} 2',
+        r'pss_step_time_seconds_total{run="a\"b\\c"} 2.5',
+    ]
+    assert lines[-1] == "# EOF"
+    assert "# TYPE pss_steps counter" in lines
+    assert "# UNIT pss_step_time_seconds seconds" in lines
 
 
 LOG = Log.of(ROWS)

@@ -55,6 +55,8 @@ def main(workload: str, results: str, way: str, limit_s: str) -> int:
 
         run.clock_for = chosen
     more = ["--quiet", "--timeout_s", limit_s, "--warmup", "0", "--epoch_num", "2"]
+    if way == "well":
+        more += ["--json", str(Path(results) / "run.json"), "--metrics", str(Path(results) / "run.prom")]
     if way == "differs" and rank == 3:
         workload = str(Path(workload).with_name("other-stage0.csv"))
     return run_workload.main(["run", workload, "--device", "cpu", "--results", results, *more])

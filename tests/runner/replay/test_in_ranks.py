@@ -1,5 +1,6 @@
 """Four gloo processes: tp 2 x pp 2 run well, and rank 3 of them goes wrong in one way or another."""
 
+import json
 import re
 import shutil
 import signal
@@ -71,6 +72,10 @@ def test_a_run_that_is_well(workload: Path, tmp_path: Path) -> None:
     assert [line.split(",")[:3] for line in ranks] == [
         [str(rank), str(rank // 2), str(epoch)] for rank in range(4) for epoch in range(3)
     ]
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["iterations_ms"] == pytest.approx(first.epoch_times[1:])
+    assert sum(row["spread"]["count"] for row in record["train"]) > 0
+    assert 'pss_iterations_total{run="tiny"} 2\n' in (tmp_path / "run.prom").read_text()
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
         warmup=1,
         results=tmp_path / "results",
         trace=tmp_path / "traces",
+        metrics=tmp_path / "train.prom",
         say=printed.append,
     )
     lines = run_training(options, RankLayout())
@@ -85,6 +86,13 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     assert record["resident_bytes"] > 3 * 4 * 4_065_536  # weights and two moments
     # ln(1024) = 6.93: nothing can be learnt of random tokens.
     assert record["losses"] == [pytest.approx(6.93, abs=0.3)] * 3
+    # what compare prices: torch's layers, whatever the preset fuses
+    assert (record["job"]["host.code"], record["job"]["layers.norm_kernel"]) == ("torch", "torch")
+    assert record["attention_kernel"] in ("flash_attention_for_cpu", "attention_math")
+    assert "attention_kernel" not in record["job"]
+    state = (tmp_path / "train.prom").read_text()
+    assert "pss_steps_total{run=" in state
+    assert state.endswith("# EOF\n")
     (steps,) = tmp_path.glob("results/*_steps.csv")
     rows = list(csv.DictReader(steps.open()))
     assert [float(row["loss"]) for row in rows] == pytest.approx(record["losses"], abs=1e-5)

@@ -4,6 +4,7 @@ import datetime
 import logging
 import os
 import socket
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -282,7 +283,8 @@ def sweep_plan(options: RunOptions, device: Device, domain_ranks: int, layout: R
         domains=layout.size // domain_ranks,
         node_ranks=layout.local_size,
         only=options.only,
-        max_bytes=options.max_bytes,
+        # A processor's usual limit is for a rehearsal, not for cases of a file.
+        max_bytes=options.max_bytes or (sys.maxsize if options.cases is not None else 0),
     )
 
 

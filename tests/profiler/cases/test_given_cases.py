@@ -1,6 +1,9 @@
 """Given cases are measured, those alone and in their order; what this machine cannot run is left and counted."""
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from profdb.cases import FAMILY_OF, Case, CollectiveCase, GemmCase, MemoryBoundCase
 from profdb.store.data_file import load_profile
@@ -8,9 +11,9 @@ from profiler.cases.collective_cases import collective_cases
 from profiler.cases.sweep_plan import SweepPlan, cases_here, gpu_compute, gpu_step_parts, skip_notes
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World
-from profiler.profiling_run import RunOptions, run_profiling
+from profiler.profiling_run import RunOptions, run_profiling, sweep_plan
 from spec.collectives import Collective
-from tests.profiler.fakes import FakeClock, FakeLauncher
+from tests.profiler.fakes import FakeClock, FakeLauncher, device_like
 
 ROOT = Path(__file__).resolve().parents[3]
 PRODUCTS = [GemmCase(m=m, k=8, n=8) for m in (64, 8, 512)]
@@ -44,6 +47,19 @@ def test_cases_of_every_kind_are_measured_when_they_are_given() -> None:
     assert set(one_of_each) == set(FAMILY_OF)
     cases = list(one_of_each.values())
     assert cases_here(cases, plan) == cases
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "left"), [(0, []), (4 << 20, ["1 of the given cases left: left out by --only or --max_size"])]
+)
+def test_large_messages_of_a_file_are_measured_on_a_processor_too(max_bytes: int, left: list[str]) -> None:
+    """The sweep's own list ends at 1 MiB there, as a rehearsal."""
+    large = CollectiveCase(collective=Collective.ALL_GATHER, size_bytes=8 << 20, intra=2, inter=1, siblings=1)
+    options = RunOptions(output=Path("p.pt"), root=ROOT, cases=(large,), max_bytes=max_bytes)
+    layout = RankLayout(size=2, local_size=2)
+    plan = sweep_plan(options, device_like(kind="cpu"), 2, layout)
+    assert skip_notes(options.cases, plan) == left
+    assert bool(skip_notes([large], sweep_plan(replace(options, cases=None), device_like(kind="cpu"), 2, layout)))
 
 
 def test_a_run_measures_the_given_cases_in_their_order_and_stores_nothing_else(tmp_path: Path) -> None:

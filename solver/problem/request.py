@@ -211,7 +211,8 @@ def valid_world_size(world_size: int | None, cluster: ClusterSpec) -> int:
             where,
             key,
             world_size,
-            f"less than one node or a multiple of {per_node} ({cluster.name} has {per_node} GPUs a node)",
+            f"less than one node or a multiple of {per_node} ({cluster.name} has {per_node} GPUs a node; of N: "
+            f"--cluster {cluster.name}:node.gpus=N)",
         )
     if cluster.nodes_for(world_size) > cluster.max_nodes:
         raise ConfigError(

@@ -6,8 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +75,28 @@ class Cluster:
     def cut_off(self, host: str) -> None:
         """The host is gone: no packet comes or goes, nobody is told."""
         self.inside(host, "ip", "link", "set", "eth0", "down")
+
+    @contextmanager
+    def throttled(self, host: str) -> Iterator[None]:
+        """The ranks of a host run a quarter of the time."""
+        ended = threading.Event()
+
+        def throttle() -> None:
+            while not ended.wait(0.02):
+                pids = ran("ip", "netns", "pids", f"{self.prefix}{host}").split()
+                for signum, pause_s in ((signal.SIGSTOP, 0.06), (signal.SIGCONT, 0.0)):
+                    for pid in pids:
+                        with suppress(ProcessLookupError):
+                            os.kill(int(pid), signum)
+                    time.sleep(pause_s)
+
+        thread = threading.Thread(target=throttle)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def mount(self, host: str, script: str) -> None:
         """Shell commands in the host's own view of the files, before anything else runs there."""

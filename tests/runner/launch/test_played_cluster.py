@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import run_workload
+from runner.logs.log import Log
 from tests.runner.launch.played_cluster import Cluster, played_cluster
 
 LINKS = ("--no_preflight", "--", "links", "--device", "cpu", "--timeout_s", "60")
@@ -50,6 +52,37 @@ def test_a_slow_link_is_told_from_its_nodes(cluster: Cluster) -> None:
     lines = ended(cluster.launched(*LINKS, "--no_table", "--pair_bytes", "1MiB"), 0)
     (named,) = [line for line in lines if line.startswith("slow: ") and "products" not in line]
     assert named.startswith("slow: the link between node-2 and node-5: its messages take ")
+
+
+def test_a_throttled_host_is_told_from_its_links(cluster: Cluster) -> None:
+    process = cluster.launched(*LINKS, "--no_table", "--pair_bytes", "64KiB")
+    with cluster.throttled("node-6"):
+        lines = ended(process, 0)
+    named = [line for line in lines if line.startswith("slow: ")]
+    assert [line for line in named if "products" in line and "node-6" in line], lines
+    assert not [line for line in named if "products" in line and "node-6" not in line], lines
+
+
+def test_a_disk_that_fills_during_a_run_is_named_and_the_log_kept(cluster: Cluster) -> None:
+    workload = cluster.folder / "tiny_workload.csv"
+    shape = "--num_layers 2 --hidden_size 32 --num_attention_heads 4 --seq_length 16 --vocab_size 64 --world_size 16"
+    shape += " --tensor_model_parallel_size 2 --global_batch 8 --computation_enable --format general"
+    assert run_workload.main(["generate", *shape.split(), "--output", str(workload)]) == 0
+    # written by node-1 alone, where a rank starts a log
+    (cluster.folder / "results").mkdir()
+    kept = cluster.folder / "kept"
+    cluster.mount(
+        "node-1",
+        f"mount -t tmpfs -o size=128k none {cluster.folder}/results; trap 'cp -r {cluster.folder}/results {kept}' EXIT\n"
+        'sh -c "$2"; exit $?',
+    )
+    run = ("run", str(workload), "--device", "cpu", "--compute", "skip", "--epoch_num", "100000", "--quiet")
+    lines = ended(cluster.launched("--no_preflight", "--", *run), 1)
+    (named,) = [line for line in lines if line.startswith("error: ")]
+    assert "No space left on device" in named
+    assert "tiny_log.csv" in named
+    log = Log.load(kept / "comm_logs" / "tiny_log.csv")
+    assert len(log.epoch_times) > 2
 
 
 def test_a_host_that_is_cut_off_is_named_within_a_minute(cluster: Cluster) -> None:

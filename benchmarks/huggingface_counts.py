@@ -69,7 +69,7 @@ OWN_TIES = ("blip-2", "instructblip", "instructblipvideo")
 SAME_CLASS = {"kimi_k2": "deepseek_v3"}
 """Types whose class is published with their weights and has the structure of one of transformers' classes."""
 COUNTED_BUFFERS = ("e_score_correction_bias", "expert_bias")
-ELSEWHERE = ("embed_tokens_extend", "codec_model", "vqmodel")
+ELSEWHERE = ("embed_tokens_extend", "codec_model", "vqmodel", "vision_moe")
 """Modules inside a decoder that see or hear."""
 NOT_SHAPES = ("blocks", "source", "rope", "max_positions", "assumptions")
 """Fields of ModelSpec that may differ between the short and the long config: learned positions are counted anyway, and MTP

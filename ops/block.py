@@ -18,12 +18,12 @@ from ops.context import LayerContext
 from ops.embedding_and_head import embedding, head, loss
 from ops.layout import Layout
 from ops.linear import linear
-from ops.memory_bound import norm, residual
+from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.mixers.registry import MIXERS
 from ops.mlp_block import feed_forward
 from ops.op import Comm, Linear, Op, Pass, sequence
 from ops.recompute import Recompute, affecting_modules, recompute_layer, recompute_parts
-from ops.roles import Module, Role
+from ops.roles import Module, OpKey, Role
 from ops.strategies import STRATEGIES
 from spec.job import JobSpec
 from spec.model import BlockSpec, ModelSpec, NormPlace
@@ -54,6 +54,7 @@ def mixer_half(context: LayerContext, block: BlockSpec) -> Pass:
         row.output(context, mixer),
         norm(context, row.module, rows, f"{row.module}.output_norm") if place.follows else Pass(),
         residual(context, row.module, rows),
+        norm(context, row.module, rows, f"{row.module}.closing_norm") if place.closes else Pass(),
     )
 
 
@@ -77,10 +78,22 @@ def second_half(context: LayerContext, block: BlockSpec) -> Pass:
         branch = sequence(branch, norm(context, Module.MOE, rows, "moe.output_norm"))
     return sequence(
         norm(context, Module.MLP, rows) if place.leads_second else Pass(),
+        _scaled_by_condition(context, block) if block.condition_rank else Pass(),
         branch,
         norm(context, Module.MLP, rows, f"{Module.MLP}.output_norm") if place.follows else Pass(),
         added,
+        norm(context, Module.MLP, rows, f"{Module.MLP}.closing_norm") if place.closes else Pass(),
     )
+
+
+def _scaled_by_condition(context: LayerContext, block: BlockSpec) -> Pass:
+    """Returns the second half's input times a scale of each channel, which it keeps (transformers
+    models/voxtral_realtime/modeling_voxtral_realtime.py, ada_rms_norm); the products that make the scale have one row a sample and
+    take no time beside it."""
+    rows, hidden = context.norm_rows, context.model.hidden
+    what = OpKey(Module.MLP, Role.GATE).named("mlp.condition")
+    saved, parameters = context.activations(rows, hidden), 2 * block.condition_rank * hidden
+    return kernel(context, Kernel(what, "gelu", rows, hidden, saved_bytes=saved, parameters=parameters))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

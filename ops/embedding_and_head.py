@@ -115,7 +115,7 @@ def head(context: LayerContext) -> Pass:
         logits = replace(logits, forward=owned)
     gathers = context.job.preset.loss.gathers_logits and context.traits.cuts_vocabulary
     return sequence(
-        norm(context, Module.HEAD, context.norm_rows),
+        norm(context, Module.HEAD, context.norm_rows) if model.final_norm else Pass(),
         context.sharding.column_parallel_input(context, layer.key, model.hidden),
         *weight_collectives(context, layer),
         logits,

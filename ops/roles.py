@@ -19,6 +19,7 @@ class Module(StrEnum):
     ATTENTION = "attention"
     MAMBA2 = "mamba2"
     GATED_DELTA = "gated_delta"
+    LIGHTNING = "lightning"
     SHORT_CONVOLUTION = "short_convolution"
     MIXER = "mixer"
     MLP = "mlp"

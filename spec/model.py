@@ -36,27 +36,33 @@ class NormKind(StrEnum):
 class NormPlace(StrEnum):
     """Places of a block's norms: before each half, as most do; after each half, on what is added to the residual
     stream (OLMo 2, arXiv 2501.00656 sec. 3.2); around each half (Gemma 2, arXiv 2408.00118 sec. 2); or once before
-    both halves, which read the same (GPT-J's parallel form with one norm: Falcon, Cohere).
+    both halves, which read the same (GPT-J's parallel form with one norm: Falcon, Cohere); or behind each half's residual
+    add, so that the stream itself is normed (GPT-1, as arXiv 1706.03762 sec. 3.1).
 
     ``leads``: a norm makes what the first half reads; ``leads_second``: the second half has one of its own before it;
-    ``follows``: one stands between each half and its residual add.
+    ``follows``: one stands between each half and its residual add; ``closes``: one behind that.
     """
 
     leads: bool
     leads_second: bool
     follows: bool
+    closes: bool
 
-    def __new__(cls, value: str, leads: bool = True, leads_second: bool = True, follows: bool = False) -> Self:
+    def __new__(
+        cls, value: str, leads: bool = True, leads_second: bool = True, follows: bool = False, closes: bool = False
+    ) -> Self:
         """Returns the row of the table below as a member."""
         member = str.__new__(cls, value)
         member._value_ = value
-        member.leads, member.leads_second, member.follows = leads, leads_second, follows
+        member.leads, member.leads_second = leads, leads_second
+        member.follows, member.closes = follows, closes
         return member
 
-    BEFORE = "before", True, True, False
-    AFTER = "after", False, False, True
-    AROUND = "around", True, True, True
-    SHARED = "shared", True, False, False
+    BEFORE = "before", True, True, False, False
+    AFTER = "after", False, False, True, False
+    AROUND = "around", True, True, True, False
+    SHARED = "shared", True, False, False, False
+    BEHIND = "behind", False, False, False, True
 
 
 class PositionKind(StrEnum):
@@ -131,6 +137,9 @@ class BlockSpec:
     """One block: what mixes its tokens, followed by a dense MLP or by experts. Either half may be missing, not
     both: Mamba's layers only mix, and hybrids such as Nemotron-H count a feed-forward network as a layer of its own.
 
+    ``condition_rank`` channels stand between one vector a sample and what scales the second half's input channel by channel
+    (Voxtral Realtime's delay): two matrices, of which a step computes one row.
+
     ``mtp`` marks a multi-token-prediction block: two more norms, a 2h -> h projection, and its own pass
     through the shared head (arXiv 2412.19437 sec. 2.2). ``high_precision``: its products
     run in the format of activations, whatever lower one a job requests.
@@ -143,6 +152,7 @@ class BlockSpec:
     norm_place: NormPlace = NormPlace.BEFORE
     parallel_residual: bool = False
     mtp: bool = False
+    condition_rank: int = 0
     high_precision: bool = False
 
     def __post_init__(self) -> None:
@@ -161,8 +171,9 @@ class BlockSpec:
     @property
     def num_norms(self) -> int:
         """Norms over the hidden size, as it has halves and they have norms before and after."""
-        first = (self.mixer is not None) * (self.norm_place.leads + self.norm_place.follows)
-        return first + self.feeds_forward * (self.norm_place.leads_second + self.norm_place.follows)
+        place = self.norm_place
+        first = (self.mixer is not None) * (place.leads + place.follows + place.closes)
+        return first + self.feeds_forward * (place.leads_second + place.follows + place.closes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +184,17 @@ class BlockRun:
     count: int
 
 
-RARE = ("gate_bias", "value_norm", "keys_as_values", "inner_norm", "rope_key_norm", "output_norm", "channel_decay")
+RARE = (
+    "gate_bias",
+    "value_norm",
+    "keys_as_values",
+    "inner_norm",
+    "rope_key_norm",
+    "output_norm",
+    "channel_decay",
+    "condition_rank",
+    "differential",
+)
 """Fields of mixers, MLPs and experts that belong to single families."""
 
 
@@ -201,6 +222,7 @@ class ModelSpec:
     head_bias: bool = False
     embedding_norm: bool = False
     extra_embedding_rows: int = 0
+    final_norm: bool = True
     logit_softcap: bool = False
     rope: RopeSpec | None = None
     norm_epsilon: float | None = None
@@ -244,7 +266,8 @@ class ModelSpec:
     @property
     def rare_parts(self) -> tuple[str, ...]:
         """What no framework's settings have a word for, by the names of its fields; exporters that write a model refuse it."""
-        parts = [part for run in self.blocks for part in (run.block.mixer, run.block.mlp, run.block.moe)]
+        parts: list[object] = [part for run in self.blocks for part in (run.block.mixer, run.block.mlp, run.block.moe)]
+        parts += [run.block for run in self.blocks]
         names = [name for name in RARE if any(getattr(part, name, False) for part in parts)]
         return (*names, *(["extra_embedding_rows"] if self.extra_embedding_rows else []))
 

@@ -38,7 +38,7 @@ def num_parameters(model: ModelSpec) -> ParameterCount:
     embedding = (model.vocab + model.extra_embedding_rows) * hidden
     head = (0 if model.tied_embeddings else model.vocab * hidden) + (model.vocab if model.head_bias else 0)
     position = model.max_positions * hidden if model.position is PositionKind.LEARNED else 0
-    norms = hidden * model.norm.vectors * (2 if model.embedding_norm else 1)
+    norms = hidden * model.norm.vectors * (int(model.final_norm) + model.embedding_norm)
     total = embedding + head + position + norms
     idle = router_bias = 0
     for run in model.main_blocks:
@@ -73,7 +73,8 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
     norm = hidden * block.norm.vectors
     extra = 3 * norm + 2 * hidden * hidden if block.mtp else 0
     mixer = 0 if block.mixer is None else mixer_parameters(block.mixer, hidden)
-    return mixer + feed_forward + block.num_norms * norm + extra
+    condition = 2 * block.condition_rank * hidden
+    return mixer + feed_forward + block.num_norms * norm + condition + extra
 
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:

@@ -34,9 +34,30 @@ def output(context: LayerContext, attention: AttentionSpec) -> Pass:
     key = OpKey(Module.ATTENTION, Role.OUT)
     saved_elsewhere = context.job.flash_attention
     product = out_of_mixer(context, key, inputs, bias=attention.out_bias, saved_elsewhere=saved_elsewhere)
+    if attention.differential:
+        product = sequence(_difference(context, attention, inputs), product)
     if attention.inner_norm:
         product = sequence(_inner_norm(context, inputs), product)
     return sequence(_gate(context, attention, inputs), product) if attention.gates else product
+
+
+def _difference(context: LayerContext, attention: AttentionSpec, width: IntArray) -> Pass:
+    """Returns transformers models/diffllama/modeling_diffllama.py: both calls' outputs joined in one tensor, one half less the other's
+    share, and a norm of each pair of heads, which keeps its input; the share is one number."""
+    rows, key = context.gemm_rows, OpKey(Module.ATTENTION, Role.OUT)
+    joined = Kernel(key.served_by(Role.COPY, "attention.join_calls"), "copy", rows, 2 * width)
+    less = Kernel(
+        key.served_by(Role.JOIN_HEADS, "attention.difference"), "add", rows, width, parameters=4 * attention.qk_dim
+    )
+    pairs = np.maximum(width // (2 * attention.v_dim), 1)
+    normed = Kernel(
+        key.served_by(Role.NORM, "attention.pair_norm"),
+        context.model.norm.kernel,
+        rows * pairs,
+        2 * attention.v_dim,
+        saved_bytes=context.activations(rows, width),
+    )
+    return sequence(*(kernel(context, each) for each in (joined, less, normed)))
 
 
 def _inner_norm(context: LayerContext, width: IntArray) -> Pass:
@@ -286,6 +307,8 @@ def core(context: LayerContext, attention: AttentionSpec) -> Pass:
     )
     if job.flash_attention and (job.document_tokens or attention.chunk):
         forward = _within_documents(context, forward, attention)
+    if attention.differential:
+        forward = _called_twice(context, attention, forward, rows)
     backward = replace(forward, phase=Phase.INPUT_GRAD, direction="backward", saved_bytes=0.0 * saved)
     pieces = [Pass(forward=(forward,), backward=(backward,))]
     if attention.sinks:
@@ -303,6 +326,14 @@ def core(context: LayerContext, attention: AttentionSpec) -> Pass:
         scores = score_kernels(context, attention, rows * heads, layout.constant(job.seq_len))
         pieces += [scores, join_heads(context, rows, heads * attention.v_dim)]
     return sequence(*pieces)
+
+
+def _called_twice(context: LayerContext, attention: AttentionSpec, call: Attention, rows: IntArray) -> Attention:
+    """Returns the call and another over the other half of the values, which keeps what it gives, and values that both repeat for all
+    keys."""
+    width = (call.heads + call.kv_heads) * attention.v_dim
+    again = context.activations(rows, width) + 4.0 * rows * call.heads
+    return replace(call, repeat=2, saved_bytes=call.saved_bytes + again)
 
 
 def _keeps_output(context: LayerContext, attention: AttentionSpec) -> BoolArray | bool:

@@ -97,7 +97,7 @@ def core(context: LayerContext, spec: Mamba2Spec) -> Pass:
         state=layout.constant(spec.state_size),
     )
     convolution, decays, gate = _passes(context, spec)
-    recurrence = _recurrence(context, chunks)
+    recurrence = chunked_recurrence(context, chunks, Module.MAMBA2)
     # [:3] states, their pass from chunk to chunk, and C B^T; the two products that give the output are not needed
     # again
     recomputed = (*convolution.forward, *decays.forward, *recurrence.forward[:3])
@@ -148,16 +148,16 @@ def _passes(context: LayerContext, spec: Mamba2Spec) -> tuple[Pass, Pass, Pass]:
     return kernel(context, convolution), kernel(context, decays), kernel(context, gate)
 
 
-def _recurrence(context: LayerContext, chunks: Chunks) -> Pass:
+def chunked_recurrence(context: LayerContext, chunks: Chunks, module: Module, *, learned_decays: bool = True) -> Pass:
     """Returns the products of sec. 6 for each chunk (the state it ends with, C B^T and its part of the output, the
     part that the state before it gives) and the pass of states from chunk to chunk; the first three are what the
     backward makes again. Backward as ``_mamba_chunk_scan_combined_bwd`` has it: the gradient of the decays takes the
-    product of x and the output's gradient once more."""
+    product of x and the output's gradient once more, unless they are fixed."""
     length, width, state = chunks.length, chunks.width, chunks.state
 
     def product(name: str, layout: str, m: IntArray, k: IntArray, n: IntArray) -> BatchedGemm:
         return gemm(
-            OpKey(Module.MAMBA2, Role.CORE).named(f"mamba2.{name}"),
+            OpKey(module, Role.CORE).named(f"{module}.{name}"),
             Phase.INPUT_GRAD if name.startswith("d_") else Phase.FORWARD,
             (chunks.products, m, k, n),
             layout,
@@ -170,14 +170,14 @@ def _recurrence(context: LayerContext, chunks: Chunks) -> Pass:
         # (layout, m, k, n): states are N x C times C x P, scores C x N times N x C, outputs C x C times C x P and C x
         # N times N x P
         replace(product("states", "TN", state, length, width), transient_bytes=FP32_BYTES * states),
-        replace(_pass_states(context, chunks), transient_bytes=context.activation_bytes * states),
+        replace(_pass_states(context, chunks, module), transient_bytes=context.activation_bytes * states),
         replace(product("scores", "NT", length, state, length), transient_bytes=scores_bytes),
         product("within_chunk", "NN", length, length, width),
         product("across_chunks", "NN", length, state, width),
     )
     backward: tuple[Op, ...] = (
         product("d_states", "TN", state, length, width),
-        _pass_states(context, chunks, backward=True),
+        _pass_states(context, chunks, module, backward=True),
         product("d_x_within", "TN", length, length, width),
         product("d_x_across", "NN", length, state, width),
         product("d_b_across", "NT", length, width, state),
@@ -185,18 +185,18 @@ def _recurrence(context: LayerContext, chunks: Chunks) -> Pass:
         product("d_scores", "NT", length, width, length),
         product("d_b_within", "TN", length, length, state),
         product("d_c_within", "NN", length, length, state),
-        product("d_decays", "NT", length, width, length),
+        *((product("d_decays", "NT", length, width, length),) if learned_decays else ()),
     )
     return Pass(forward=forward, backward=backward)
 
 
-def _pass_states(context: LayerContext, chunks: Chunks, *, backward: bool = False) -> MemoryBound:
+def _pass_states(context: LayerContext, chunks: Chunks, module: Module, *, backward: bool = False) -> MemoryBound:
     """Returns ssd_state_passing.py: each chunk's state decayed and added to the next one's: fp32 read, 16 bits
     written; backward the states and their gradients, so twice both."""
     return MemoryBound(
-        module=Module.MAMBA2,
+        module=module,
         role=Role.CORE,
-        name="mamba2.d_pass_states" if backward else "mamba2.pass_states",
+        name=f"{module}.d_pass_states" if backward else f"{module}.pass_states",
         phase=Phase.INPUT_GRAD if backward else Phase.FORWARD,
         kernel="cast",
         rows=chunks.products,

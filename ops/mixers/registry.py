@@ -4,12 +4,14 @@ from typing import Any
 
 from ops.mixers.attention import ATTENTION
 from ops.mixers.gated_delta import GATED_DELTA
+from ops.mixers.lightning import LIGHTNING
 from ops.mixers.mamba2 import MAMBA2
 from ops.mixers.mixer import MixerRow
 from ops.mixers.short_convolution import SHORT_CONVOLUTION
 from ops.mixers.side_by_side import SIDE_BY_SIDE
 from spec.mixers.attention import AttentionSpec
 from spec.mixers.gated_delta import GatedDeltaSpec
+from spec.mixers.lightning import LightningSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
 from spec.mixers.short_convolution import ShortConvolutionSpec
@@ -22,4 +24,5 @@ MIXERS: dict[type[Mixer], MixerRow[Any]] = {
     GatedDeltaSpec: GATED_DELTA,
     ShortConvolutionSpec: SHORT_CONVOLUTION,
     SideBySideSpec: SIDE_BY_SIDE,
+    LightningSpec: LIGHTNING,
 }

@@ -77,7 +77,9 @@ class AttentionSpec:
 
     Of few models: ``gate_bias``, a number for each head that its gates add (Beam); ``value_norm``, a norm without weights on
     each head's values, and ``keys_as_values``, whose projection is that of the keys (Gemma 4); ``inner_norm``, a norm over
-    all heads' outputs before the output matrix (BitNet, arXiv 2504.12285 sec. 2); ``rope_key_norm``, a norm of the rotated channels that all heads of MLA share (dots3).
+    all heads' outputs before the output matrix (BitNet, arXiv 2504.12285 sec. 2); ``rope_key_norm``, a norm of the rotated channels that all heads of MLA share (dots3);
+    ``differential``, half of the heads' outputs less a learned share of the other half's, each over values twice as wide, in a norm
+    without weights (arXiv 2410.05258 sec. 2.1).
     """
 
     name: ClassVar[str] = "attention"
@@ -106,6 +108,7 @@ class AttentionSpec:
     keys_as_values: bool = False
     inner_norm: bool = False
     rope_key_norm: bool = False
+    differential: bool = False
     index_topk: int = 0
     index_heads: int = 0
     index_dim: int = 0
@@ -182,6 +185,8 @@ class AttentionSpec:
                 yield norm_module(f"{prefix}.k_norm", self.qk_dim * (kv_heads if every else 1), bias=with_bias)
             if self.sinks:
                 yield parameter_module(f"{prefix}.sinks", (self.num_heads,))
+        if self.differential:
+            yield parameter_module(f"{prefix}.lambdas", (4, self.qk_dim))
         if self.gate_bias:
             yield parameter_module(f"{prefix}.gate_bias", (self.num_heads,))
         if self.inner_norm:

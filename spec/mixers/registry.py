@@ -2,10 +2,18 @@
 
 from spec.mixers.attention import AttentionSpec
 from spec.mixers.gated_delta import GatedDeltaSpec
+from spec.mixers.lightning import LightningSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
 from spec.mixers.short_convolution import ShortConvolutionSpec
 from spec.mixers.side_by_side import SideBySideSpec
 
-KNOWN: tuple[type[Mixer], ...] = (AttentionSpec, Mamba2Spec, GatedDeltaSpec, ShortConvolutionSpec, SideBySideSpec)
+KNOWN: tuple[type[Mixer], ...] = (
+    AttentionSpec,
+    Mamba2Spec,
+    GatedDeltaSpec,
+    ShortConvolutionSpec,
+    SideBySideSpec,
+    LightningSpec,
+)
 MIXERS: dict[str, type[Mixer]] = {kind.name: kind for kind in KNOWN}

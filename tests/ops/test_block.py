@@ -15,11 +15,11 @@ from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Phase
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
-from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, NormPlace, PositionKind
 from spec.parameters import block_parameters, num_parameters
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, saved_bytes, written
-from tests.solver.questions import ROOT, experts_model, small_model, with_part
+from tests.solver.questions import ROOT, experts_model, small_model, with_block, with_part
 from workload.aicb.data_parallel import block_modules, model_units
 
 HIDDEN, HEADS, SEQ = 1024, 16, 2048
@@ -293,3 +293,27 @@ def test_norms_inside_and_behind_a_second_half() -> None:
         elements = [sum(unit.elements for unit in block_modules(block, 512, "")) for block in blocks]
         assert elements[0] - elements[1] == width
         assert normed.rare_parts
+
+
+def test_norms_behind_the_residual_adds_and_a_scale_by_a_condition() -> None:
+    """GPT-1 (modeling_openai.py, Block): as many norms as before the halves, each behind a residual add, and none before the head.
+    Voxtral Realtime (ada_rms_norm): 2 r h weights, the second half's input read, written and kept once more."""
+    plain = small_model()
+    behind = replace(with_block(plain, norm_place=NormPlace.BEHIND), final_norm=False)
+    counts = [num_parameters(model).total for model in (plain, behind)]
+    assert counts[0] - counts[1] == 512
+    ops = written(behind, job(world_size=1), "mtp", Layout.of(1))
+    names = [op.name for op in ops.blocks[0].forward]
+    for half in ("attention", "mlp"):
+        assert names.index(f"{half}.closing_norm") == names.index(f"{half}.residual") + 1
+    assert sum(name.endswith("norm") for name in names) == 2
+    assert not any(op.name == "head.norm" for op in ops.head.forward)
+    scaled = with_block(plain, condition_rank=32)
+    one, other = (written(model, job(world_size=1), "mtp", Layout.of(1)).blocks[0] for model in (scaled, plain))
+    (op,) = (op for op in one.forward if op.name == "mlp.condition")
+    assert isinstance(op, MemoryBound)
+    assert (bytes_moved(op)[0], op.parameters[0]) == (2 * 2 * 2048 * 512, 2 * 32 * 512)
+    assert saved_bytes(one) - saved_bytes(other) == 2 * 2048 * 512
+    for model in (scaled, behind):
+        assert sum(each.elements for unit in model_units(model) for each in unit.modules) == num_parameters(model).total
+    assert scaled.rare_parts == ("condition_rank",)

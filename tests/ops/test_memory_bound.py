@@ -172,9 +172,20 @@ FAMILIES = (
     "Falcon 2 11B",
     "StableLM 2 12B",
     "granitemoehybrid, class defaults",
+    "gemma4_text, class defaults",
+    "bitnet, class defaults",
+    "LFM2 1.2B",
+    "lfm3, class defaults",
+    "falcon_h1, class defaults",
+    "minimax, class defaults",
+    "diffllama, class defaults",
+    "openai-gpt, class defaults",
+    "chameleon, class defaults",
+    "molmo2, class defaults",
+    "voxtral_realtime, class defaults",
 )
 TOKENS, HIDDEN = 2048, 1024
-NORMS = {NormPlace.BEFORE: 2, NormPlace.AFTER: 2, NormPlace.AROUND: 4, NormPlace.SHARED: 1}
+NORMS = {NormPlace.BEFORE: 2, NormPlace.AFTER: 2, NormPlace.AROUND: 4, NormPlace.SHARED: 1, NormPlace.BEHIND: 2}
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -102,7 +102,7 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
             modules = tuple(block_modules(run.block, hidden, f"layers.{layer}"))
             units.append(Unit(name=f"layers.{layer}", modules=modules))
             layer += 1
-    last = [_norm("norm", hidden, model.norm)]
+    last = [_norm("norm", hidden, model.norm)] if model.final_norm else []
     if not model.tied_embeddings:
         last.append(linear_module("lm_head", (model.vocab, hidden), bias=model.head_bias))
     return (*units, Unit(name="head", modules=tuple(last)))
@@ -115,8 +115,9 @@ def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[LeafMo
         if place.leads:
             yield _norm(f"{prefix}.input_norm", hidden, block.norm)
         yield from block.mixer.modules(hidden, f"{prefix}.{block.mixer.name}")
-        if place.follows:
-            yield _norm(f"{prefix}.mixer_output_norm", hidden, block.norm)
+        for name, stands in (("mixer_output_norm", place.follows), ("mixer_closing_norm", place.closes)):
+            if stands:
+                yield _norm(f"{prefix}.{name}", hidden, block.norm)
     if block.feeds_forward and place.leads_second:
         yield _norm(f"{prefix}.post_norm", hidden, block.norm)
     if block.moe is not None:
@@ -125,8 +126,12 @@ def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[LeafMo
         yield from _mlp(block.mlp, hidden, f"{prefix}.mlp")
     if block.moe is not None and block.moe.output_norm:
         yield _norm(f"{prefix}.moe.output_norm", hidden, block.norm)
-    if block.feeds_forward and place.follows:
-        yield _norm(f"{prefix}.output_norm", hidden, block.norm)
+    if block.condition_rank:
+        yield linear_module(f"{prefix}.condition_down", (block.condition_rank, hidden))
+        yield linear_module(f"{prefix}.condition_up", (hidden, block.condition_rank))
+    for name, stands in (("output_norm", place.follows), ("closing_norm", place.closes)):
+        if block.feeds_forward and stands:
+            yield _norm(f"{prefix}.{name}", hidden, block.norm)
 
 
 def _norm(name: str, width: int, kind: NormKind) -> LeafModule:

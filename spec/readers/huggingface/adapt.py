@@ -74,6 +74,13 @@ DOTS3_WINDOW = {
 }
 
 
+def ernie_vl(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns the text's experts where a list has those of images behind them."""
+    keys = ("moe_intermediate_size", "num_experts", "first_k_dense_replace", "moe_layer_end_index")
+    listed = {key: top.values[key] for key in keys if isinstance(top.values.get(key), list)}
+    return replace(facts, values={key: value[0] for key, value in listed.items() if isinstance(value, list) and value})
+
+
 def exaone4(top: Section, facts: TypeFacts) -> TypeFacts:
     """Returns windows by a text such as LLLG or a number; none where ``sliding_window`` is null."""
     written = top.values.get("sliding_window_pattern")
@@ -350,6 +357,7 @@ ADAPT: dict[str, Adapt] = {
         chameleon,
         dbrx,
         dots3,
+        ernie_vl,
         exaone4,
         falcon,
         gemma4,

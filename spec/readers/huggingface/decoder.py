@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
 from spec.mixers.gated_delta import GatedDeltaSpec
+from spec.mixers.lightning import LightningSpec
 from spec.mixers.mixer import Mixer
 from spec.mixers.short_convolution import ShortConvolutionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
@@ -54,6 +55,7 @@ def model_of(top: Section, facts: TypeFacts, name: str, runs: tuple[BlockRun, ..
         norm=NormKind(facts.norm),
         head_bias=_chosen(top, facts.head_bias),
         embedding_norm=facts.embedding_norm,
+        final_norm=facts.final_norm,
         extra_embedding_rows=top.integer("extra_embedding_rows", 0, minimum=0),
         logit_softcap=top.has("final_logit_softcapping"),
         rope=rope(top) if position is PositionKind.ROTARY else None,
@@ -133,6 +135,7 @@ def _block(top: Section, facts: TypeFacts, kind: str, routed: bool) -> BlockSpec
         norm=NormKind(facts.norm),
         norm_place=NormPlace(place),
         parallel_residual=_chosen(top, facts.parallel_residual),
+        condition_rank=facts.condition_rank,
     )
 
 
@@ -167,6 +170,7 @@ def _attention(top: Section, facts: TypeFacts, kind: str) -> AttentionSpec:
         keys_as_values=_chosen(top, facts.keys_as_values),
         inner_norm=facts.inner_norm,
         rope_key_norm=facts.rope_key_norm,
+        differential=facts.differential,
     )
 
 
@@ -244,9 +248,16 @@ def _short_convolution(top: Section) -> ShortConvolutionSpec:
     return ShortConvolutionSpec(channels=channels, conv_kernel=taps, bias=top.flag("conv_bias", False))
 
 
+def _lightning(top: Section) -> LightningSpec:
+    heads, hidden = top.integer("num_attention_heads"), top.integer("hidden_size")
+    width = top.integer("head_dim", max(hidden // heads, 1))
+    return LightningSpec(num_heads=heads, head_dim=width, chunk_size=top.integer("block_size"))
+
+
 LINEAR_MIXERS: dict[str, Callable[[Section], Mixer]] = {
     "gated_delta": _gated_delta,
     "channel_delta": _channel_delta,
+    "lightning": _lightning,
     "short_convolution": _short_convolution,
 }
 

@@ -50,6 +50,7 @@ class TypeFacts:
     keys_as_values: Choice = False
     inner_norm: bool = False
     rope_key_norm: bool = False
+    differential: bool = False
     sinks: Choice = False
     alibi: Choice = False
     latent: bool = False
@@ -84,6 +85,8 @@ class TypeFacts:
     extra_positions: int = 0
     head_bias: Choice = False
     embedding_norm: bool = False
+    final_norm: bool = True
+    condition_rank: int = 0
 
 
 REFUSED = "refused"

@@ -473,3 +473,25 @@ def test_norms_of_queries_and_keys_may_have_weights_and_biases_of_every_head() -
     (normed,) = (op for op in layer(both).backward if op.name == "attention.qk_norm")
     assert isinstance(normed, MemoryBound)
     assert bytes_moved(normed)[0] == 2 * 5 * SEQ * (HEADS + KV) * HEAD
+
+
+def test_differential_attention_calls_its_kernel_twice() -> None:
+    """transformers modeling_diffllama.py: each call over all heads and half of the values, repeated for all keys; both outputs
+    copied into one tensor, the difference of two halves, a norm of pairs of heads; four vectors of a head's width."""
+    plain, twice = replace(PLAIN, qk_norm=False), replace(PLAIN, differential=True)
+    assert mixer_parameters(twice, HIDDEN) - mixer_parameters(plain, HIDDEN) == 4 * HEAD
+    one, other = layer(twice), layer(plain)
+    for each, single in ((one.forward, other.forward), (one.backward, other.backward)):
+        flops = [sum(float(op.flops[0]) for op in ops if isinstance(op, Attention)) for ops in (each, single)]
+        assert flops[0] == 2 * flops[1]
+    moved = {op.name: float(bytes_moved(op)[0]) for op in one.forward if isinstance(op, MemoryBound)}
+    a_tensor = 2 * SEQ * HEADS * HEAD
+    assert moved["attention.join_calls"] == 4 * a_tensor
+    assert moved["attention.difference"] == 3 * a_tensor
+    assert moved["attention.pair_norm"] == 2 * a_tensor
+    more = 2 * a_tensor + 2 * SEQ * KV * HEAD + 4 * SEQ * HEADS
+    assert saved_bytes(one) - saved_bytes(other) == more
+    assert (
+        sum(int(op.parameters[0]) for op in one.forward) - sum(int(op.parameters[0]) for op in other.forward)
+        == 4 * HEAD
+    )

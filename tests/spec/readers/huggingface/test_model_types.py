@@ -297,6 +297,15 @@ def test_a_table_of_sound_is_not_tied_to_a_head_of_text(tmp_path: Path) -> None:
         assert refusal(tmp_path, {**says, "tie_word_embeddings": True}).key == "tie_word_embeddings"
 
 
+def test_ernie_vl_lists_the_text_s_experts_first(tmp_path: Path) -> None:
+    """baidu/ERNIE-4.5-VL-28B-A3B-PT writes pairs: the text's, and the images'."""
+    pairs = {"moe_intermediate_size": [96, 32], "moe_num_experts": [8, 4], "moe_layer_start_index": [2, 1]}
+    model = load(tmp_path, {"model_type": "ernie4_5_vl_moe_text", **SMALL, "num_hidden_layers": 3, "moe_k": 2, **pairs})
+    assert [run.count for run in model.blocks] == [2, 1]
+    moe = model.blocks[1].block.moe
+    assert (moe.num_experts, moe.expert_ffn_hidden, moe.shared_ffn_hidden) == (8, 96, 192)
+
+
 def test_dbrx_has_its_keys_in_sections(tmp_path: Path) -> None:
     """databricks/dbrx-base: 132B, of which 36B are active (its README)."""
     model = load(tmp_path, SHAPES["dbrx"])

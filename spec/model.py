@@ -4,7 +4,7 @@ Sizes are elements, never bytes. A model that mixes layers (dense first then exp
 full attention, a multi-token-prediction block) is a tuple of runs, not a set of flags.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
@@ -205,8 +205,8 @@ class ModelSpec:
     (Gemma 2, arXiv 2408.00118 sec. 2). ``extra_embedding_rows``: tokens that are read but never written, such as those of
     sound, which the head does not have.
 
-    Facts without a price, carried to launches: ``rope`` and ``norm_epsilon``; None where the config does not
-    say. ``assumptions`` are what its reader took for granted, each a line to show.
+    Facts without a price, carried to launches: ``rope`` and ``norm_epsilon``, None where the config does not
+    say, and the ``model_type`` of its Hugging Face config, "" where it has none. ``assumptions`` are what its reader took for granted, each a line to show.
     """
 
     name: str
@@ -226,6 +226,7 @@ class ModelSpec:
     logit_softcap: bool = False
     rope: RopeSpec | None = None
     norm_epsilon: float | None = None
+    model_type: str = field(default="", compare=False)
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -268,7 +269,14 @@ class ModelSpec:
         """What no framework's settings have a word for, by the names of its fields; exporters that write a model refuse it."""
         parts: list[object] = [part for run in self.blocks for part in (run.block.mixer, run.block.mlp, run.block.moe)]
         parts += [run.block for run in self.blocks]
-        names = [name for name in RARE if any(getattr(part, name, False) for part in parts)]
+        # Those that differ from their defaults: Mamba-2's inner norm is the rule.
+        rare = {
+            name
+            for part in parts
+            for name, each in getattr(part, "__dataclass_fields__", {}).items()
+            if getattr(part, name) != each.default
+        }
+        names = [name for name in RARE if name in rare]
         return (*names, *(["extra_embedding_rows"] if self.extra_embedding_rows else []))
 
     @property

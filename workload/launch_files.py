@@ -15,7 +15,7 @@ from spec.files import atomic_file
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from workload.settings.accelerate import accelerate_settings, check_accelerate
-from workload.settings.bridge import bridge_settings
+from workload.settings.bridge import bridge_settings, check_bridge
 from workload.settings.deepspeed import check_deepspeed, deepspeed_settings
 from workload.settings.frameworks import WRITTEN, check_framework
 from workload.settings.internevo import check_internevo, internevo_settings
@@ -51,7 +51,7 @@ EXPORTERS: dict[str, Exporter] = {
     "deepspeed": Exporter(compose={"deepspeed": deepspeed_settings}, check={"deepspeed": check_deepspeed}),
     "internevo": Exporter(compose={"internevo": internevo_settings}, check={"internevo": check_internevo}),
     "bridge": Exporter(
-        compose={"megatron-bridge": bridge_settings}, check={"megatron-bridge": check_megatron}, adapters=True
+        compose={"megatron-bridge": bridge_settings}, check={"megatron-bridge": check_bridge}, adapters=True
     ),
     "swift": Exporter(compose={"megatron": swift_settings}, check={"megatron": check_swift}, adapters=True),
     "accelerate": Exporter(

@@ -31,6 +31,7 @@ class ModelTypeFacts:
     biases: str
     qk_norm: bool = False
     shared_gate: bool = False
+    hub: str = ""
 
 
 FAMILIES = {name: ModelTypeFacts(**row) for name, row in TABLE["types"].items()}
@@ -125,6 +126,7 @@ def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: 
         norm=norm,
         rope=RopeSpec(base=model.number("rope_base", 10_000.0), scaling=scaling if dynamic else None),
         norm_epsilon=model.number("layer_norm_epsilon", 1e-5, maximum=1.0),
+        model_type=family.hub,
     )
     _close(model)
     _close(moe)

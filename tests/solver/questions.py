@@ -27,7 +27,12 @@ def small_model(*, layers: int = 8, kv_heads: int = 4, hidden: int = 512, heads:
     )
     block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=4 * hidden, gated=True))
     return ModelSpec(
-        name="small", hidden=hidden, vocab=4096, blocks=(BlockRun(block=block, count=layers),), source="made for tests"
+        name="small",
+        hidden=hidden,
+        vocab=4096,
+        blocks=(BlockRun(block=block, count=layers),),
+        source="made for tests",
+        model_type="llama",
     )
 
 

@@ -100,7 +100,7 @@ def test_a_question_that_no_plan_answers_is_refused_before_there_is_one(preset: 
         with pytest.raises(ExportError, match=odd[preset]):
             check_exports([exporter], *known(plan, model=model))
     with pytest.raises(ExportError, match="products"):
-        check_exports([exporter], *known(plan, job={"linear": "fp4"}))
+        check_exports([exporter], *known(plan, job={"linear": "fp8", "scaling": "row"}))
 
 
 def test_the_command_writes_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,14 +14,16 @@ from collections.abc import Mapping
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.job import JobSpec, Precision
+from spec.model import ModelSpec
 from workload.settings.launch_file import LaunchText, launch_text, requirement, same_framework, setting_omissions
-from workload.settings.megatron import SWITCHED_OFF, check_megatron, launch_flags_of_hub_models
+from workload.settings.megatron import SWITCHED_OFF, launch_flags_of_hub_models
 from workload.settings.megatron_flags import (
     FP8_RECIPES,
     RELATIVES,
     Flags,
     adapter_obstacles,
     adapter_targets,
+    job_flags,
     job_keys,
     job_omissions,
     scaling_word,
@@ -57,6 +59,8 @@ OTHERWISE: dict[str, tuple[tuple[str, object], ...]] = {
     ),
 }
 # What training/mixed_precision.py says by one name; what remains of a format is said by fields of it.
+# Types of models that it has a bridge of.
+HUB_TYPES = frozenset(RELATIVES["bridge_models"]["types"])
 RECIPES, FORMAT_FLAGS = (RELATIVES["bridge_formats"][key] for key in ("recipes", "flags"))
 STATES = ("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-params-dtype")
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32", "fp8": "torch.uint8"}
@@ -93,13 +97,26 @@ def bridge_fields(problem: Problem, plan: Plan) -> dict[str, object]:
     """Fields of the ConfigContainer by their path, the mixed precision aside. Raises ExportError for what
     Megatron-Bridge cannot run."""
     same_framework("megatron-bridge", plan)
-    check_megatron(problem.model, problem.job)
-    for obstacle in adapter_obstacles(problem.model, problem.job):
-        require(False, obstacle)
+    check_bridge(problem.model, problem.job)
+    packed = problem.job.task == "pretrain" or plan.micro_batch == 1  # training/gpt_step.py packs them into one
+    require(packed, f"{plan.micro_batch} sequences of chats a micro-batch")
     requested = launch_flags_of_hub_models(problem, plan)
     # beside a layout too: CommOverlapConfig decides on overlaps before Megatron-Core counts the layout's chunks
     chunks = {"model.virtual_pipeline_model_parallel_size": plan.vpp} if plan.vpp > 1 else {}
-    return DEFAULTS | _fields(requested) | chunks | _adapters(problem.job)
+    if "--hybrid-layer-pattern" in requested:
+        chunks = {}  # as many as the pattern's parts
+    # training/config.py, ConfigContainer.validate: parts of a chat may have no token that counts
+    tuned = problem.job.task != "pretrain" and plan.cp > 1
+    by_token = {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False} if tuned else {}
+    return DEFAULTS | _fields(requested) | chunks | by_token | _adapters(problem.job)
+
+
+def check_bridge(model: ModelSpec, job: JobSpec) -> None:
+    """Raise ExportError for a model or a job that no plan makes Megatron-Bridge run."""
+    require(model.model_type in HUB_TYPES, f"models of type {model.model_type or 'no model_type of the Hub'}")
+    job_flags(model, job)
+    for obstacle in adapter_obstacles(model, job):
+        require(False, obstacle)
 
 
 def _adapters(job: JobSpec) -> dict[str, object]:
@@ -155,12 +172,15 @@ def _value(name: str, value: str | int | None) -> object:
 def _precision(precision: Precision) -> list[str]:
     """A named recipe, with gradients, gathers and layers of bf16 as priced."""
     recipe, _ = FP8_RECIPES.get(scaling_word(precision), ("", ""))
-    name = RECIPES[recipe] if precision.linear == "fp8" else f"{precision.compute}_mixed"
-    require(precision.linear != "fp8" or precision.compute == "bf16", f"fp8 products beside {precision.compute}")
+    low = precision.linear != precision.compute
+    name = RECIPES[recipe if precision.linear == "fp8" else "nvfp4"] if low else f"{precision.compute}_mixed"
+    require(not low or precision.compute == "bf16", f"{precision.linear} products beside {precision.compute}")
     lines = [
         f"    precision = get_mixed_precision_config({name!r})",
         f"    precision.grad_reduce_in_fp32 = {precision.reduce == 'fp32'}",
     ]
+    if precision.linear == "fp4":
+        lines.append(f"    precision.fp4_param_gather = {precision.parameter_gather == 'fp4'}")
     if precision.linear == "fp8":
         held = precision.parameter_gather == "fp8" or precision.low_precision_parameters
         lines.append(f"    precision.fp8_param_gather = {held}")

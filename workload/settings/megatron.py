@@ -7,12 +7,14 @@ core/models/common/embeddings/rotary_pos_embedding.py (Llama 3's scaling: 1, 4 a
 core/transformer/moe/moe_utils.py (topk_routing_with_score_function).
 """
 
+import numpy as np
+
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.frameworks import TensorParallel
 from spec.job import JobSpec
-from spec.mixers.attention import AttentionKind, RopeScaling, RopeSpec, attention_of
+from spec.mixers.attention import AttentionKind, AttentionSpec, RopeScaling, RopeSpec
 from spec.model import ModelSpec, MoeSpec
 from spec.pipeline_layout import layout_text
 from workload.settings.launch_file import (
@@ -26,6 +28,7 @@ from workload.settings.launch_file import (
 from workload.settings.megatron_flags import (
     NAME,
     Flags,
+    hybrid_pattern,
     job_flags,
     job_keys,
     job_omissions,
@@ -57,6 +60,8 @@ def fact_omissions(model: ModelSpec) -> tuple[str, ...]:
         if model.rope.base != int(model.rope.base):
             notes.append(f"rotary base {model.rope.base:g}: --rotary-base takes whole numbers")
         notes += _scaling_omissions(model.rope.scaling, latent=_is_latent(model))
+    if extra_query_norms(model):
+        notes.append("a norm of the queries' input beside the layer's, which core 0.19 adds without --q-lora-rank")
     for moe in {run.block.moe for run in model.blocks if run.block.moe}:
         if moe.score == "sigmoid" and not moe.normalized and moe.topk > 1:
             notes.append("router weights that are not divided by their sum")
@@ -123,8 +128,19 @@ def _router(moe: MoeSpec) -> Flags:
     return flags
 
 
+def extra_query_norms(model: ModelSpec) -> int:
+    """Returns the weights of norms that latent attention without a rank of queries has twice (core 0.19,
+    multi_latent_attention.py, _resolve_qk_norm_config)."""
+    mixers = ((run.block.mixer, run.count) for run in model.blocks)
+    return model.hidden * sum(
+        count
+        for mixer, count in mixers
+        if isinstance(mixer, AttentionSpec) and mixer.kv_lora_rank and not mixer.q_lora_rank
+    )
+
+
 def _is_latent(model: ModelSpec) -> bool:
-    return attention_of(model.blocks[0].block.mixer, f"settings of {NAME}").kind is AttentionKind.MLA
+    return any(getattr(run.block.mixer, "kind", None) is AttentionKind.MLA for run in model.blocks)
 
 
 # A plan as Megatron-LM's command line: ``torchrun ... pretrain_gpt.py $(grep -v '^#' FILE)``.
@@ -148,7 +164,7 @@ SWITCHED_OFF = {
     "bulk_wgrad": "--disable-tp-comm-bulk-wgrad",
 }
 CP_COMM_TYPES = {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"}
-USAGE = "torchrun ... pretrain_gpt.py $(grep -v '^#' FILE) and your data, tokenizer, learning rate, checkpoints"
+USAGE = "$(grep -v '^#' FILE) and your data, tokenizer, learning rate, checkpoints"
 CORE = "0.14"
 # flags that core 0.14 does not have yet
 SINCE = {
@@ -162,14 +178,20 @@ SINCE = {
     "--quick-geglu": "0.19",
     "--attention-output-gate": "0.19",
     "--optimizer": "0.19",
+    "--hybrid-layer-pattern": "0.19",
+    "--experimental-attention-variant": "0.19",
+    "--fp4-format": "0.15",
+    "--fp8-output-proj": "0.18",
+    "--moe-flex-dispatcher-backend": "0.16",
 }
 
 
 def megatron_settings(problem: Problem, plan: Plan) -> LaunchText:
     """One flag a line. Raises ExportError for what Megatron-LM cannot run."""
     flags = megatron_flags(problem, plan)
+    script = "pretrain_hybrid.py" if "--hybrid-layer-pattern" in flags else "pretrain_gpt.py"
     core = max([CORE, *(SINCE[flag] for flag in flags if flag in SINCE)])
-    usage = f"{NAME} core {core} or later: {USAGE}"
+    usage = f"{NAME} core {core} or later: torchrun ... {script} {USAGE}"
     return launch_text(plan, usage, omissions(problem, plan), flag_lines(flags))
 
 
@@ -196,7 +218,8 @@ def megatron_flags(problem: Problem, plan: Plan) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for what Megatron-LM cannot run."""
     same_framework("megatron", plan)
     model = {**model_flags(problem.model, problem.job), **fact_flags(problem.model)}
-    return launch_flags(problem, plan) | model
+    launch = launch_flags(problem, plan)
+    return launch | model | {name: launch[name] for name in ("--hybrid-layer-pattern",) if name in launch}
 
 
 def launch_flags(problem: Problem, plan: Plan) -> Flags:
@@ -204,7 +227,7 @@ def launch_flags(problem: Problem, plan: Plan) -> Flags:
     those of the model aside. Raises ExportError for what Megatron-LM cannot run."""
     refuse_other_keys(plan, PLAN_KEYS, NAME)
     require(plan.zero_stage < 2, f"ZeRO stage {plan.zero_stage}")
-    return {
+    flags = {
         **_degrees(problem, plan),
         **_split(problem.model, plan),
         **_hops(problem, plan),
@@ -213,16 +236,22 @@ def launch_flags(problem: Problem, plan: Plan) -> Flags:
         "--global-batch-size": plan.micro_batch * plan.num_micro * plan.dp,
         "--seq-length": problem.job.seq_len,
         **job_flags(problem.model, problem.job),
-        **recompute_flags(plan),
+        **recompute_flags(problem.model, plan),
     }
+    aware = "--optimizer" in flags and "--use-precision-aware-optimizer" in flags
+    require(not aware, "Muon's states offloaded or in low precision")
+    return flags
 
 
 def launch_flags_of_hub_models(problem: Problem, plan: Plan) -> Flags:
     """``launch_flags`` with the two of a model that are choices of its training, where the Hub's config says the
     rest."""
-    model = model_flags(problem.model, problem.job)
-    chosen = ("--moe-expert-capacity-factor", "--mtp-num-layers")
-    return launch_flags(problem, plan) | {name: model[name] for name in chosen if name in model}
+    model, job = problem.model, problem.job
+    predicted = sum(run.count for run in model.blocks if run.block.mtp)
+    flags: Flags = {"--mtp-num-layers": predicted} if predicted else {}
+    for capacity in {job.capacity_factor(run.block.moe) for run in model.blocks if run.block.moe} - {None}:
+        flags["--moe-expert-capacity-factor"] = str(capacity)
+    return launch_flags(problem, plan) | flags
 
 
 def _degrees(problem: Problem, plan: Plan) -> Flags:
@@ -240,10 +269,11 @@ def _degrees(problem: Problem, plan: Plan) -> Flags:
         require(plan.tp == 1 or sequence_parallel, "experts beside tp without sequence parallelism")
         require(job.precision.compute == "bf16", f"experts in {job.precision.compute}")
         flags |= {"--expert-model-parallel-size": plan.ep, "--expert-tensor-parallel-size": plan.etp}
+        routes = not job.sends_tokens_once or plan.ep * plan.tp > 1
+        require(routes, f"{job.moe_dispatcher} among experts of one rank")
         overlaps = not job.overlap_expert_a2a or (plan.ep > 1 and (plan.pp == 1 or plan.vpp > 1))
         require(overlaps, "overlapped experts without ep, or on stages of one chunk")
-    if job.preset.tensor_parallel.overlap and plan.tp > 1:
-        require(sequence_parallel, "tp overlap without sequence parallelism")
+    if job.preset.tensor_parallel.overlap and sequence_parallel:  # there is none to overlap without
         flags |= _tp_overlap(job.preset.tensor_parallel)
     return flags
 
@@ -259,6 +289,12 @@ def _tp_overlap(choices: TensorParallel) -> Flags:
 
 def _split(model: ModelSpec, plan: Plan) -> Flags:
     """Layers over stages and chunks, where they do not divide evenly."""
+    pattern = hybrid_pattern(model)
+    if pattern:
+        require(not plan.stage_layout, "a layout of half blocks")
+        cuts = np.cumsum(layers_per_stage(len(pattern), plan.pp * plan.vpp))
+        cut = "|".join(pattern[start:end] for start, end in zip([0, *cuts[:-1]], cuts, strict=True))
+        return {} if plan.vpp == 1 and len(pattern) % plan.pp == 0 else {"--hybrid-layer-pattern": cut}
     if plan.stage_layout:
         return {"--pipeline-model-parallel-layout": plan.stage_layout}
     layers, stages = model.num_layers, plan.pp * plan.vpp
@@ -308,10 +344,10 @@ def _data_parallel(problem: Problem, plan: Plan) -> Flags:
     precision = problem.job.precision
     plain = {precision.master, precision.moments} == {"fp32"}
     require(plain or plan.zero_size > 1, "narrow optimizer states that are not distributed")
-    return flags | _offload(plan)
+    return flags | _offload(problem.model, plan)
 
 
-def _offload(plan: Plan) -> Flags:
+def _offload(model: ModelSpec, plan: Plan) -> Flags:
     """--optimizer-cpu-offload wants the precision-aware optimizer, and that the distributed one."""
     flags: Flags = {}
     if plan.optimizer_offload:
@@ -322,7 +358,7 @@ def _offload(plan: Plan) -> Flags:
             "--use-precision-aware-optimizer": None,
         }
     if plan.offloaded_layers:
-        alone = plan.pp == 1 and not recompute_flags(plan)
+        alone = plan.pp == 1 and not recompute_flags(model, plan)
         require(alone, "offloaded activations beside pipeline stages or recomputation")
         flags |= {"--cpu-offloading-num-layers": plan.offloaded_layers}
     if plan.offload_modules:

@@ -14,6 +14,9 @@ from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of
+from spec.mixers.gated_delta import GatedDeltaSpec
+from spec.mixers.mamba2 import Mamba2Spec
+from spec.mixers.mixer import Mixer
 from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 from workload.settings.launch_file import EXPANDABLE_SEGMENTS, requirement, true_notes
 
@@ -38,7 +41,8 @@ CLAMPED: Flags = {
 def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for layers Megatron-LM does not have."""
     blocks = [run.block for run in model.main_blocks]
-    mixers = {attention_of(block.mixer, f"settings of {NAME}") for block in blocks}
+    mixers = {attention_of(mixer, f"settings of {NAME}") for mixer in _softmax_mixers(blocks)}
+    require(bool(mixers), "models without attention")
     # Layers may differ in whether they have a window (window_attn_skip_freq).
     alike = len({replace(mixer, window=None) for mixer in mixers}) == 1
     require(alike and len({mixer.window for mixer in mixers} - {None}) < 2, "layers of unequal attention")
@@ -64,16 +68,74 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
     predicted = sum(run.count for run in model.blocks if run.block.mtp)
     if predicted:
         flags["--mtp-num-layers"] = predicted
-    flags |= _attention(attention, model.hidden)
-    if attention.sinks and job.flash_attention:
-        # flash-attn has none (Transformer Engine dot_product_attention/utils.py, get_attention_backend: softmax_type).
-        flags["--attention-backend"] = "fused"
+    flags |= _attention(attention, model.hidden) | _hybrid(model) | _linear_attention(model)
     if len(mixers) > 1:
         flags["--window-attn-skip-freq"] = _pattern(
             (attention_of(run.block.mixer, NAME).window is not None, run.count) for run in model.main_blocks
         )
     flags |= _biases(attention, blocks)
     return flags | _feed_forward(model, job, blocks)
+
+
+def _softmax_mixers(blocks: list[BlockSpec]) -> list[Mixer]:
+    """Returns the mixers that have no flags of their own as hybrids have; all must be attention."""
+    return [
+        block.mixer for block in blocks if block.mixer and not isinstance(block.mixer, (Mamba2Spec, GatedDeltaSpec))
+    ]
+
+
+# Megatron-Core's letters of half blocks (core/models/hybrid/hybrid_layer_allocation.py, Symbols).
+HALVES = {(True, False, False): "M", (False, False, False): "*", (False, True, False): "-", (False, False, True): "E"}
+HYBRID_SPEC = "megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec"
+
+
+def hybrid_pattern(model: ModelSpec) -> str:
+    """Returns the kind of each half block, a letter each; "" for a model of whole ones."""
+    blocks = [run.block for run in model.main_blocks]
+    if not any(isinstance(block.mixer, Mamba2Spec) for block in blocks):
+        return ""
+    halves = all(bool(block.mixer) + bool(block.mlp) + bool(block.moe) == 1 for block in blocks)
+    require(halves, "Mamba-2 in layers with a feed-forward network")
+    require(not any(run.block.mtp for run in model.blocks), "multi-token prediction beside Mamba-2")
+    kinds = [(isinstance(block.mixer, Mamba2Spec), bool(block.mlp), bool(block.moe)) for block in blocks]
+    return "".join(HALVES[kind] * run.count for kind, run in zip(kinds, model.main_blocks, strict=True))
+
+
+def _hybrid(model: ModelSpec) -> Flags:
+    """Returns what pretrain_hybrid.py takes: the half blocks, each with its own norm, and the sizes of Mamba-2."""
+    pattern = hybrid_pattern(model)
+    sizes = {run.block.mixer for run in model.main_blocks if isinstance(run.block.mixer, Mamba2Spec)}
+    if not pattern:
+        return {}
+    require(len(sizes) == 1, "Mamba-2 of several sizes")
+    mamba = sizes.pop()
+    return {
+        "--hybrid-layer-pattern": pattern,
+        "--spec": HYBRID_SPEC,
+        "--mamba-state-dim": mamba.state_size,
+        "--mamba-head-dim": mamba.head_dim,
+        "--mamba-num-groups": mamba.num_groups,
+        "--mamba-num-heads": mamba.num_heads,
+    }
+
+
+def _linear_attention(model: ModelSpec) -> Flags:
+    """Returns which layers are Gated DeltaNet, and its sizes."""
+    mixers = {run.block.mixer for run in model.main_blocks if isinstance(run.block.mixer, GatedDeltaSpec)}
+    if not mixers:
+        return {}
+    require(len(mixers) == 1, "Gated DeltaNet of several sizes")
+    sizes = mixers.pop()
+    layers = ((isinstance(run.block.mixer, GatedDeltaSpec), run.count) for run in model.main_blocks)
+    return {
+        "--experimental-attention-variant": "gated_delta_net",
+        "--linear-attention-freq": _pattern(layers),
+        "--linear-conv-kernel-dim": sizes.conv_kernel,
+        "--linear-key-head-dim": sizes.key_dim,
+        "--linear-value-head-dim": sizes.value_dim,
+        "--linear-num-key-heads": sizes.num_key_heads,
+        "--linear-num-value-heads": sizes.num_value_heads,
+    }
 
 
 def _attention(attention: AttentionSpec, hidden: int) -> Flags:
@@ -124,7 +186,6 @@ def _biases(attention: AttentionSpec, blocks: list[BlockSpec]) -> Flags:
 
 
 def _feed_forward(model: ModelSpec, job: JobSpec, blocks: list[BlockSpec]) -> Flags:
-    require(all(block.feeds_forward for block in blocks), "layers without a feed-forward network")
     dense = {block.mlp for block in blocks if block.mlp}
     routed = {block.moe for block in blocks if block.moe}
     require(len(dense) < 2 and len(routed) < 2, "feed-forward layers of several widths")
@@ -214,8 +275,11 @@ UNFUSED = {"rotary": "--no-rope-fusion", "softmax": "--no-masked-softmax-fusion"
 
 def job_flags(model: ModelSpec, job: JobSpec) -> Flags:
     """Returns the flags that every plan shares. Raises ExportError for a job that Megatron-LM does not run."""
+    require(not (model.tied_embeddings and job.precision.low_precision_head), "a narrow head tied to the embedding")
     flags = _formats(job.precision)
-    flags["--attention-backend"] = "flash" if job.flash_attention else "unfused"
+    # flash-attn has no sinks (Transformer Engine dot_product_attention/utils.py, get_attention_backend: softmax_type).
+    sinks = any(getattr(run.block.mixer, "sinks", False) for run in model.blocks)
+    flags["--attention-backend"] = ("fused" if sinks else "flash") if job.flash_attention else "unfused"
     if not job.dropout:
         flags |= {"--attention-dropout": "0.0", "--hidden-dropout": "0.0"}
     flags |= {UNFUSED[name]: None for name in sorted(job.unfused) if name in UNFUSED}
@@ -255,10 +319,20 @@ def adapter_obstacles(model: ModelSpec, job: JobSpec) -> tuple[str, ...]:
     )
 
 
-def recompute_flags(plan: Plan) -> Flags:
+def _absent_modules(model: ModelSpec) -> set[str]:
+    """Returns the modules that no layer has, which Megatron-Core refuses to recompute."""
+    blocks = [run.block for run in model.blocks]
+    routed = [block.moe for block in blocks if block.moe]
+    latent = any(getattr(block.mixer, "kind", None) is AttentionKind.MLA for block in blocks)
+    absent = set() if routed else {"moe", "moe_act"}
+    absent |= set() if any(moe.shared_ffn_hidden for moe in routed) else {"shared_experts"}
+    return absent | (set() if latent else {"mla_up_proj"})
+
+
+def recompute_flags(model: ModelSpec, plan: Plan) -> Flags:
     """Full and block recomputation are one granularity, single modules another."""
     core = {"core_attn"} if plan.recompute is Recompute.SELECTIVE else set()
-    modules = sorted(core.union(plan.recompute_modules))
+    modules = sorted(core.union(plan.recompute_modules) - _absent_modules(model))
     for name in sorted(NOT_ITS_MODULES.intersection(modules)):
         require(False, f"recomputed modules {name}")
     if plan.recompute in (Recompute.FULL, Recompute.BLOCK):
@@ -301,7 +375,9 @@ def _formats(precision: Precision) -> Flags:
     flags: Flags = {FORMATS[compute]: None}
     stored = {precision.parameter, precision.activation, precision.attention}
     require(stored == {compute}, f"parameters, activations or attention in {stored - {compute}}")
-    if precision.linear != compute:
+    if precision.linear == "fp4":
+        flags |= {"--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}
+    elif precision.linear != compute:
         scaling = scaling_word(precision)
         require(
             precision.linear == "fp8" and scaling in FP8_RECIPES, f"{precision.linear} products scaled by {scaling}"
@@ -321,7 +397,7 @@ def _formats(precision: Precision) -> Flags:
     if lent:
         flags["--reuse-grad-buf-for-mxfp8-param-ag"] = None
     if precision.low_precision_head:
-        require("--fp8-recipe" in flags and scaling_word(precision) == "mx", "a narrow head that is not in MXFP8")
+        require(flags.get("--fp8-recipe") == "mxfp8", "a narrow head that is not in MXFP8")
         flags["--fp8-output-proj"] = None
     return flags | _wide_layers(precision) | _gradients(precision) | _states(precision)
 

@@ -60,6 +60,7 @@ def model_of(top: Section, facts: TypeFacts, name: str, runs: tuple[BlockRun, ..
         logit_softcap=top.has("final_logit_softcapping"),
         rope=rope(top) if position is PositionKind.ROTARY else None,
         norm_epsilon=norm_epsilon(top),
+        model_type=top.text("model_type"),
     )
 
 

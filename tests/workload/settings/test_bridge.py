@@ -160,3 +160,20 @@ def test_what_it_has_no_field_for_is_refused() -> None:
     partial = {"tensor_parallel.bulk_dgrad": False, "tensor_parallel.overlap": True}
     with pytest.raises(ExportError, match="--disable-tp-comm-bulk-dgrad"):
         bridge_fields(asked(PLAN, preset=partial), PLAN)
+
+
+def test_models_without_a_bridge_are_refused_by_their_type() -> None:
+    for name in ("mixtral", "internlm2", ""):
+        model = replace(small_model(layers=8), model_type=name)
+        with pytest.raises(ExportError, match=f"models of type {name or 'no model_type'}"):
+            bridge_settings(asked(PLAN, model=model), PLAN)
+
+
+def test_tuning_over_parts_of_a_sequence_counts_tokens() -> None:
+    plan = replace(PLAN, cp=2, zero_size=8)
+    fields = bridge_fields(asked(plan, job={"task": "sft"}), plan)
+    assert (fields["model.calculate_per_token_loss"], fields["ddp.average_in_collective"]) == (True, False)
+    assert "model.calculate_per_token_loss" not in bridge_fields(asked(plan), plan)
+    two = replace(PLAN, micro_batch=2)
+    with pytest.raises(ExportError, match="2 sequences of chats"):
+        bridge_fields(asked(two, job={"task": "sft"}), two)

@@ -147,15 +147,17 @@ LINES: dict[str, dict[str, str]] = {
         "tied_embeddings": "- --untie-embeddings-and-output-weights",
     },
     "zero-bubble": {"qk_norm of each head": "--qk-layernorm", "qkv_bias": "--add-qkv-bias"},
+    "megatron-bridge": {"sinks": "config.model.attention_backend = AttnBackend.fused"},
+    "swift": {"sinks": "--attention_backend fused"},
     "internevo": {"window": "'sliding_window': 1024,", "qkv_bias": "'qkv_bias': True,"},
 }
-HUB = frozenset(("window", "qk_norm of each head", "output_gate", "sinks", "qkv_bias", "tied_embeddings"))
+HUB = frozenset(("window", "qk_norm of each head", "output_gate", "qkv_bias", "tied_embeddings"))
 # Keys of which the file says nothing, for the model is another's: the training script's, or the Hub's as far
 # as Megatron-Core has it.
 ANOTHERS: dict[str, frozenset[str]] = {
     "deepspeed": frozenset(KEYS),
     "accelerate": frozenset(KEYS),
-    "megatron-bridge": HUB,
+    "megatron-bridge": frozenset(KEYS) - {"sinks"},
     "swift": HUB,
 }
 

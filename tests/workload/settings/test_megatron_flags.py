@@ -10,10 +10,13 @@ from solver.plans.plan_table import Plan
 from spec.cluster.cluster import segmented
 from spec.cluster.reader import read_cluster
 from spec.errors import ExportError
+from spec.mixers.gated_delta import GatedDeltaSpec
+from spec.mixers.mamba2 import Mamba2Spec
 from spec.model import BlockRun, MlpSpec, MoeSpec
 from tests.solver.questions import ROOT, small_model, with_block
 from tests.workload.random_plans import EXPERTS, LATENT
 from tests.workload.settings.problems import asked, flags_in, known
+from workload.settings.megatron import megatron_settings
 from workload.settings.megatron_flags import job_flags, job_omissions, model_flags, recompute_flags
 
 PLAN = Plan(strategy="fsp", preset="megatron")
@@ -156,14 +159,14 @@ def test_how_tokens_reach_their_experts(job: dict[str, Any], more: str) -> None:
 
 def test_recomputation() -> None:
     block = replace(PLAN, recompute=Recompute.BLOCK, num_recompute_layers=3)
-    assert recompute_flags(block)["--recompute-method"] == "block"
-    assert recompute_flags(block)["--recompute-num-layers"] == 3
-    assert recompute_flags(replace(PLAN, recompute=Recompute.FULL))["--recompute-num-layers"] == 1
+    assert recompute_flags(ROUTED, block)["--recompute-method"] == "block"
+    assert recompute_flags(ROUTED, block)["--recompute-num-layers"] == 3
+    assert recompute_flags(ROUTED, replace(PLAN, recompute=Recompute.FULL))["--recompute-num-layers"] == 1
     chosen = replace(PLAN, recompute=Recompute.SELECTIVE, recompute_modules=("mlp", "moe_act"))
-    assert recompute_flags(chosen)["--recompute-modules"] == "core_attn mlp moe_act"
-    assert recompute_flags(PLAN) == {}
+    assert recompute_flags(ROUTED, chosen)["--recompute-modules"] == "core_attn mlp moe_act"
+    assert recompute_flags(ROUTED, PLAN) == {}
     with pytest.raises(ExportError, match="whole layers beside parts"):
-        recompute_flags(replace(block, recompute_modules=("mlp",)))
+        recompute_flags(ROUTED, replace(block, recompute_modules=("mlp",)))
 
 
 @pytest.mark.parametrize(
@@ -188,3 +191,40 @@ def test_a_segment_of_an_nvlink_domain_is_asked_of_the_scheduler() -> None:
     job = replace(question.job, world_size=128)
     (said,) = job_omissions(replace(question, cluster=cluster, job=job), PLAN)
     assert "--segment=16" in said
+
+
+def test_half_blocks_are_a_pattern_and_cut_at_the_stages() -> None:
+    """Letters of core/models/hybrid/hybrid_layer_allocation.py; counts by hand."""
+    attention = small_model(layers=1).blocks[0].block
+    half = replace(attention, mixer=Mamba2Spec(num_heads=16, head_dim=64, state_size=128, num_groups=8), mlp=None)
+    runs = ((half, 2), (replace(attention, mlp=None), 1), (replace(attention, mixer=None), 2), (half, 1))
+    model = replace(ROUTED, blocks=tuple(BlockRun(block=block, count=count) for block, count in runs))
+    flags = model_flags(*known(PLAN, model=model))
+    assert flags["--hybrid-layer-pattern"] == "MM*--M"
+    assert [flags[f"--mamba-{name}"] for name in ("state-dim", "head-dim", "num-groups", "num-heads")] == [
+        128,
+        64,
+        8,
+        16,
+    ]
+    plan = replace(PLAN, pp=4, num_micro=8)
+    assert "--hybrid-layer-pattern M|M*|--|M" in megatron_settings(asked(plan, model=model), plan).text
+    whole = replace(model, blocks=(BlockRun(block=replace(half, mlp=attention.mlp), count=2), *model.blocks[1:2]))
+    with pytest.raises(ExportError, match="Mamba-2 in layers with"):
+        model_flags(*known(PLAN, model=whole))
+
+
+def test_linear_attention_names_its_layers_and_sizes() -> None:
+    block = small_model(layers=1).blocks[0].block
+    linear = GatedDeltaSpec(num_key_heads=2, num_value_heads=4, key_dim=32, value_dim=64)
+    runs = (BlockRun(block=replace(block, mixer=linear), count=3), BlockRun(block=block, count=1))
+    flags = model_flags(*known(PLAN, model=replace(small_model(), blocks=runs)))
+    assert flags["--linear-attention-freq"] == "([1]*3+[0]*1)"
+    sizes = ("conv-kernel-dim", "key-head-dim", "value-head-dim", "num-key-heads", "num-value-heads")
+    assert [flags[f"--linear-{size}"] for size in sizes] == [4, 32, 64, 2, 4]
+
+
+def test_modules_that_no_layer_has_are_not_recomputed() -> None:
+    plan = replace(PLAN, recompute_modules=("moe_act", "mla_up_proj", "mlp"))
+    assert recompute_flags(small_model(), plan)["--recompute-modules"] == "mlp"
+    assert recompute_flags(ROUTED, plan)["--recompute-modules"] == "mlp moe_act"

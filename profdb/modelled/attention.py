@@ -30,6 +30,9 @@ QUERY_BLOCK = 128
 KEY_BLOCK = 128
 HEAD_STEP = 32
 
+WIDEST_QUERIES = 256
+"""Channels of a head's queries in a flash kernel; latent attention over absorbed keys (576) has kernels of its own."""
+
 # Per clock and SM: exponentials (special function units) and fp32 operations; CUDA C++ Programming
 # Guide, "Arithmetic Instructions", compute capability 8.0 to 10.0 (fp32: 64 on 8.0, 128 later).
 EXPONENTIALS_PER_CLOCK = 16.0
@@ -128,6 +131,10 @@ def flash_seconds(gpu: GpuSpec, heads: AttentionShapes) -> FloatArray:
     compute = np.maximum(shared, longest * pair_s + block_s)
     # The power limit: no kernel computes at more than the sustained rate on all SMs.
     compute = np.maximum(compute, 2.0 * heads.batch * heads.heads * pairs * width / rates.sustained)
+    slower = gpu.architecture.wide_queries
+    if slower is not None:
+        wide = (heads.qk_dim > heads.v_dim) & (heads.qk_dim <= WIDEST_QUERIES)
+        compute = np.where(wide, compute * slower[heads.direction], compute)
     memory = streaming_seconds(gpu, heads.moved_bytes)
     seconds = np.maximum(compute, memory)
     if heads.direction == "backward":

@@ -93,7 +93,8 @@ class ArchitectureSpec:
     matrix products (rows, columns) beyond those that every GPU has; ``best_over_flash2`` is the time of
     FlashAttention-2 over that of the best flash kernel by direction. None: ``unaligned`` rows at any address
     are as good, or unknown, ``fp8`` no such products, ``flash2`` no published rates, ``nccl`` no NCCL,
-    ``fp8_attention`` (its time over that of 16 bits by direction) nothing measured. ``softmax_unhidden`` is
+    ``fp8_attention`` (its time over that of 16 bits by direction) nothing measured, nor ``wide_queries`` (the time of
+    heads of 192 channels in queries and 128 in values over that of their FLOPs in heads of 128). ``softmax_unhidden`` is
     the part of the shorter of products and softmax that a flash kernel does not hide, None: as products that
     run so elsewhere. ``own_elementwise``: PyTorch's elementwise kernels for it are not those written for
     CUDA.
@@ -109,6 +110,7 @@ class ArchitectureSpec:
     fp8: Fp8Products | None
     flash2: Flash2Rates | None
     fp8_attention: dict[str, float] | None
+    wide_queries: dict[str, float] | None
     softmax_unhidden: float | None
     nccl: NcclTuning | None
     own_elementwise: bool

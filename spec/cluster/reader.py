@@ -228,6 +228,7 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
         best_over_flash2=_ratios(flash, "best_over_flash2", Range(1.0, 10.0)),
         softmax_unhidden=flash.measure("softmax_unhidden", 0.0, 1.0) if flash.has("softmax_unhidden") else None,
         fp8_attention=_ratios(flash, "fp8", Range(0.3, 3.0)) if flash.has("fp8") else None,
+        wide_queries=_ratios(flash, "wide_queries", Range(0.5, 3.0)) if flash.has("wide_queries") else None,
         flash2=flash.optional_record("flash2", Flash2Rates),
         fp8=top.optional_record("fp8", Fp8Products),
         nccl=top.optional_record("nccl", NcclTuning),

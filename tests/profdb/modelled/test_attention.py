@@ -252,3 +252,30 @@ def test_a_call_reads_queries_keys_and_values_and_writes_the_output_once() -> No
     """2 bytes: 16 heads of queries and output, 4 of keys and values."""
     call = heads(256, 512, batch=2, kv_heads=4, width=64)
     assert call.moved_bytes.tolist() == [2 * 2 * 2 * 64 * (256 * 16 + 512 * 4)]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "direction", "measured_us"),
+    [
+        ("a100-sxm-80g", "forward", 4105.5),
+        ("a100-sxm-80g", "backward", 13734.2),
+        ("b200", "forward", 735.3),
+        ("b200", "backward", 2374.1),
+    ],
+)
+def test_heads_whose_queries_are_wider_than_their_values_take_what_was_measured(
+    gpu: str, direction: str, measured_us: float
+) -> None:
+    """128 causal heads of 192 and 128 channels, 4,096 tokens: MooreThreads/SimuMax 4dcaae51 (Apache-2.0), a100_pcie.json
+    and b200_bf16_ceperm.json. By FLOPs alone they would take 0.69 to 0.86 of it."""
+    spec = read_cluster(gpu, root=ROOT).gpu
+    latent = heads(4096, 4096, heads=128, kv_heads=128, qk_dim=192, v_dim=128, direction=direction)
+    assert flash_seconds(spec, latent)[0] == pytest.approx(measured_us * 1e-6, rel=0.1)
+
+
+@pytest.mark.parametrize(("qk_dim", "v_dim"), [(128, 128), (192, 192), (128, 192), (576, 512)])
+def test_only_heads_with_wider_queries_of_a_flash_kernel_are_slower(qk_dim: int, v_dim: int) -> None:
+    spec = read_cluster("h100-sxm", root=ROOT).gpu
+    plain = replace(spec, architecture=replace(spec.architecture, wide_queries=None))
+    call = heads(4096, 4096, heads=64, kv_heads=64, qk_dim=qk_dim, v_dim=v_dim)
+    assert flash_seconds(spec, call)[0] == flash_seconds(plain, call)[0]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from ops.context import LayerContext
 from ops.embedding_and_head import embedding, head, loss
 from ops.layout import Layout
-from ops.linear import linear
+from ops.linear import linear, weight_collectives
 from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.mixers.registry import MIXERS
 from ops.mlp_block import feed_forward
@@ -49,6 +49,7 @@ def mixer_half(context: LayerContext, block: BlockSpec) -> Pass:
         core = sequence(before, core, after)
     return sequence(
         norm(context, row.module, rows) if place.leads else Pass(),
+        _norm_gate(context, row.module, block.first_gate_rank) if block.first_gate_rank else Pass(),
         row.projections(context, mixer),
         core,
         row.output(context, mixer),
@@ -78,12 +79,36 @@ def second_half(context: LayerContext, block: BlockSpec) -> Pass:
         branch = sequence(branch, norm(context, Module.MOE, rows, "moe.output_norm"))
     return sequence(
         norm(context, Module.MLP, rows) if place.leads_second else Pass(),
+        _norm_gate(context, Module.MLP, block.second_gate_rank) if block.second_gate_rank else Pass(),
         _scaled_by_condition(context, block) if block.condition_rank else Pass(),
         branch,
         norm(context, Module.MLP, rows, f"{Module.MLP}.output_norm") if place.follows else Pass(),
         added,
         norm(context, Module.MLP, rows, f"{Module.MLP}.closing_norm") if place.closes else Pass(),
     )
+
+
+def _norm_gate(context: LayerContext, module: Module, rank: int) -> Pass:
+    """Returns a norm's output times the sigmoid of what a small MLP makes of it, which keeps both (transformers
+    models/axk2/modeling_axk2.py, AXK2GatedRMSNorm); its two matrices are whole on every rank, for its own tokens."""
+    rows, hidden, narrow = (
+        context.norm_rows,
+        context.layout.constant(context.model.hidden),
+        context.layout.constant(rank),
+    )
+    down, up = (
+        Linear(module=module, role=role, tokens=rows, inputs=inputs, outputs=outputs, saved_bytes=saved)
+        for role, inputs, outputs, saved in (
+            (Role.LATENT_DOWN, hidden, narrow, 0.0 * rows),
+            (Role.LATENT_UP, narrow, hidden, context.activations(rows, 2 * rank)),
+        )
+    )
+    what = OpKey(module, Role.GATE, Role.NORM).named(f"{module}.norm_gate")
+    gated = Kernel(what, "swiglu", rows, hidden, saved_bytes=context.activations(rows, 2 * hidden))
+    products = [
+        piece for layer in (down, up) for piece in (*weight_collectives(context, layer), linear(context, layer))
+    ]
+    return sequence(*products, kernel(context, gated))
 
 
 def _scaled_by_condition(context: LayerContext, block: BlockSpec) -> Pass:

@@ -52,16 +52,19 @@ def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_i
         *(column_parallel(context, layer, first=layer is inward[0]) for layer in inward),
         *((_join_gradients(context, inward[0], rows),) if fused_gate and not fused else ()),
         activation(context, mlp.gated, rows, width, module, ACTIVATION_PARAMETERS.get(mlp.activation, 0)),
-        *((_inner_norm(context, rows, width, module),) if mlp.inner_norm else ()),
+        *((_inner_norm(context, rows, width, mlp),) if mlp.inner_norm else ()),
         row_parallel(context, down),
     )
 
 
-def _inner_norm(context: LayerContext, rows: IntArray, width: IntArray, module: Module) -> Pass:
+def _inner_norm(context: LayerContext, rows: IntArray, width: IntArray, mlp: MlpSpec) -> Pass:
     """Returns a norm of what the last matrix reads on a rank, whose weights are cut as its channels are."""
-    what = OpKey(module, Role.NORM, Role.DOWN).named(f"{module}.inner_norm")
+    what = OpKey(Module.MLP, Role.NORM, Role.DOWN).named("mlp.inner_norm")
     saved = context.activations(rows, width)
-    return kernel(context, Kernel(what, context.model.norm.kernel, rows, width, saved_bytes=saved, parameters=width))
+    return kernel(
+        context,
+        Kernel(what, context.model.norm.kernel, rows, width, saved_bytes=saved, parameters=mlp.inner_norm * width),
+    )
 
 
 def _join_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> Pass:

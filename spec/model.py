@@ -78,14 +78,14 @@ class MlpSpec:
     """A dense feed-forward layer: three matrices when gated, else two.
 
     ``activation``, here and of experts, is "silu", "gelu", "gelu_tanh", "relu", "squared_relu" or another
-    name as its config writes it; all cost the same. ``inner_norm``: a norm stands before the last matrix (BitNet).
+    name as its config writes it; all cost the same. ``inner_norm`` vectors of a norm before the last matrix (BitNet: 1).
     """
 
     ffn_hidden: int
     gated: bool
     bias: bool = False
     activation: str = "silu"
-    inner_norm: bool = False
+    inner_norm: int = 0
 
 
 ACTIVATION_PARAMETERS = {"xielu": 2}
@@ -138,7 +138,8 @@ class BlockSpec:
     both: Mamba's layers only mix, and hybrids such as Nemotron-H count a feed-forward network as a layer of its own.
 
     ``condition_rank`` channels stand between one vector a sample and what scales the second half's input channel by channel
-    (Voxtral Realtime's delay): two matrices, of which a step computes one row.
+    (Voxtral Realtime's delay): two matrices, of which a step computes one row. The norms before the halves are gated channel by channel through ``first_gate_rank`` and
+    ``second_gate_rank`` channels (A.X K2).
 
     ``mtp`` marks a multi-token-prediction block: two more norms, a 2h -> h projection, and its own pass
     through the shared head (arXiv 2412.19437 sec. 2.2). ``high_precision``: its products
@@ -153,6 +154,8 @@ class BlockSpec:
     parallel_residual: bool = False
     mtp: bool = False
     condition_rank: int = 0
+    first_gate_rank: int = 0
+    second_gate_rank: int = 0
     high_precision: bool = False
 
     def __post_init__(self) -> None:
@@ -194,6 +197,9 @@ RARE = (
     "channel_decay",
     "condition_rank",
     "differential",
+    "latent_gates",
+    "first_gate_rank",
+    "second_gate_rank",
 )
 """Fields of mixers, MLPs and experts that belong to single families."""
 

@@ -73,8 +73,8 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
     norm = hidden * block.norm.vectors
     extra = 3 * norm + 2 * hidden * hidden if block.mtp else 0
     mixer = 0 if block.mixer is None else mixer_parameters(block.mixer, hidden)
-    condition = 2 * block.condition_rank * hidden
-    return mixer + feed_forward + block.num_norms * norm + condition + extra
+    ranks = block.condition_rank + block.first_gate_rank + block.second_gate_rank
+    return mixer + feed_forward + block.num_norms * norm + 2 * ranks * hidden + extra
 
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:

@@ -37,7 +37,7 @@ def output(context: LayerContext, attention: AttentionSpec) -> Pass:
     if attention.differential:
         product = sequence(_difference(context, attention, inputs), product)
     if attention.inner_norm:
-        product = sequence(_inner_norm(context, inputs), product)
+        product = sequence(_inner_norm(context, inputs, attention.inner_norm), product)
     return sequence(_gate(context, attention, inputs), product) if attention.gates else product
 
 
@@ -60,12 +60,14 @@ def _difference(context: LayerContext, attention: AttentionSpec, width: IntArray
     return sequence(*(kernel(context, each) for each in (joined, less, normed)))
 
 
-def _inner_norm(context: LayerContext, width: IntArray) -> Pass:
+def _inner_norm(context: LayerContext, width: IntArray, vectors: int) -> Pass:
     """Returns a norm over the heads' outputs on a rank, whose weights are cut as the heads are."""
     rows = context.gemm_rows
     what = OpKey(Module.ATTENTION, Role.NORM, Role.OUT).named("attention.inner_norm")
     saved = context.activations(rows, width)
-    return kernel(context, Kernel(what, context.model.norm.kernel, rows, width, saved_bytes=saved, parameters=width))
+    return kernel(
+        context, Kernel(what, context.model.norm.kernel, rows, width, saved_bytes=saved, parameters=vectors * width)
+    )
 
 
 def _gate(context: LayerContext, attention: AttentionSpec, width: IntArray) -> Pass:
@@ -222,15 +224,22 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
         from ops.mixers.indexer import index_projections
 
         index = index_projections(context, attention)
+    q_outputs = heads * attention.qk_dim
+    joined = Pass()
+    if attention.latent_gates:
+        q_inputs, q_outputs = 2 * q_rank, q_outputs + heads * attention.v_dim
+        copied = OpKey(Module.ATTENTION, Role.COPY, Role.Q_UP).named("attention.join_latents")
+        joined = kernel(context, Kernel(copied, "copy", own_rows, q_inputs))
     return sequence(
         down("q", q_rank, 0, own_input) if q_rank else Pass(),
-        up(Role.Q_UP, q_inputs, heads * attention.qk_dim, q_inputs),
+        joined,
+        up(Role.Q_UP, q_inputs, q_outputs, q_inputs),
         down("kv", kv_rank, attention.rope_dim, 0.0 * own_input if shares else own_input),
         up(Role.KV_UP, kv_rank, heads * (nope + attention.v_dim), kv_rank + attention.rope_dim),
         _rope_key_norm(context, attention) if attention.rope_key_norm else Pass(),
         _rotary(context, rows, (heads + 1) * attention.rope_dim) if rotates else Pass(),
         index,
-        _latent_gates(context, attention, heads) if attention.gates else Pass(),
+        _latent_gates(context, attention, heads) if attention.gates and not attention.latent_gates else Pass(),
     )
 
 

@@ -76,10 +76,10 @@ class AttentionSpec:
     without heads a layer takes the selection of the one before.
 
     Of few models: ``gate_bias``, a number for each head that its gates add (Beam); ``value_norm``, a norm without weights on
-    each head's values, and ``keys_as_values``, whose projection is that of the keys (Gemma 4); ``inner_norm``, a norm over
+    each head's values, and ``keys_as_values``, whose projection is that of the keys (Gemma 4); ``inner_norm``, as many vectors of a norm over
     all heads' outputs before the output matrix (BitNet, arXiv 2504.12285 sec. 2); ``rope_key_norm``, a norm of the rotated channels that all heads of MLA share (dots3);
     ``differential``, half of the heads' outputs less a learned share of the other half's, each over values twice as wide, in a norm
-    without weights (arXiv 2410.05258 sec. 2.1).
+    without weights (arXiv 2410.05258 sec. 2.1); ``latent_gates``, gates that come with the queries from their latent, normed and not (A.X K2).
     """
 
     name: ClassVar[str] = "attention"
@@ -106,9 +106,10 @@ class AttentionSpec:
     gate_bias: bool = False
     value_norm: bool = False
     keys_as_values: bool = False
-    inner_norm: bool = False
+    inner_norm: int = 0
     rope_key_norm: bool = False
     differential: bool = False
+    latent_gates: bool = False
     index_topk: int = 0
     index_heads: int = 0
     index_dim: int = 0
@@ -136,6 +137,8 @@ class AttentionSpec:
         )
         if attention.rope_dim >= qk_dim:
             section.fail("rope_dim", f"less than qk_dim = {qk_dim}")
+        if attention.latent_gates and not (attention.output_gate and attention.q_lora_rank):
+            section.fail("latent_gates", "false, or output_gate with a q_lora_rank")
         if attention.index_topk and not (latent and attention.q_lora_rank):
             section.fail("index_topk", "0: without latents of queries and keys no indexer is priced")
         heads, dim = attention.index_heads, attention.index_dim
@@ -190,7 +193,7 @@ class AttentionSpec:
         if self.gate_bias:
             yield parameter_module(f"{prefix}.gate_bias", (self.num_heads,))
         if self.inner_norm:
-            yield norm_module(f"{prefix}.inner_norm", value)
+            yield norm_module(f"{prefix}.inner_norm", value, bias=self.inner_norm > 1)
         yield linear_module(f"{prefix}.out", (hidden, value), bias=self.out_bias)
 
     def _latent_modules(self, hidden: int, prefix: str) -> Iterator[LeafModule]:
@@ -199,7 +202,8 @@ class AttentionSpec:
         if self.q_lora_rank:
             yield linear_module(f"{prefix}.q_down", (self.q_lora_rank, hidden))
             yield norm_module(f"{prefix}.q_norm", self.q_lora_rank)
-            yield linear_module(f"{prefix}.q_up", (q_width, self.q_lora_rank))
+            gates = self.gates * self.latent_gates
+            yield linear_module(f"{prefix}.q_up", (q_width + gates, self.q_lora_rank * (1 + self.latent_gates)))
         else:
             yield linear_module(f"{prefix}.q", (q_width, hidden))
         rank = self.kv_lora_rank
@@ -209,7 +213,7 @@ class AttentionSpec:
         yield linear_module(f"{prefix}.kv_up", (width, rank))
         if self.rope_key_norm:
             yield norm_module(f"{prefix}.rope_key_norm", self.rope_dim)
-        if self.gates:
+        if self.gates and not self.latent_gates:
             yield linear_module(f"{prefix}.gate", (self.gates, hidden))
         if self.index_heads:
             yield linear_module(f"{prefix}.index_q", (self.index_heads * self.index_dim, self.q_lora_rank))

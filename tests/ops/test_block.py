@@ -280,7 +280,7 @@ def test_norms_inside_and_behind_a_second_half() -> None:
     (modeling_axk1.py, post_mlp_layernorm). Each read and written in 2 bytes, its input kept."""
     dense, routed = small_model(), experts_model()
     for plain, normed, name, width in (
-        (dense, with_part(dense, "mlp", inner_norm=True), "mlp.inner_norm", 2048),
+        (dense, with_part(dense, "mlp", inner_norm=1), "mlp.inner_norm", 2048),
         (routed, with_part(routed, "moe", output_norm=True), "moe.output_norm", 512),
     ):
         one, other = (written(model, job(world_size=1), "mtp", Layout.of(1)).blocks[0] for model in (normed, plain))
@@ -317,3 +317,26 @@ def test_norms_behind_the_residual_adds_and_a_scale_by_a_condition() -> None:
     for model in (scaled, behind):
         assert sum(each.elements for unit in model_units(model) for each in unit.modules) == num_parameters(model).total
     assert scaled.rare_parts == ("condition_rank",)
+
+
+def test_norms_are_gated_through_a_few_channels() -> None:
+    """A.X K2 (modeling_axk2.py, AXK2GatedRMSNorm): 2 r h weights a norm, whole on every rank; products h -> r -> h of a rank's own
+    tokens, then two tensors read and one written. Kept: the gate's two, and r channels before SiLU and behind it."""
+    plain = small_model()
+    first, both = with_block(plain, first_gate_rank=16), with_block(plain, first_gate_rank=16, second_gate_rank=16)
+    for model, count in ((first, 1), (both, 2)):
+        for tp in (1, 2):
+            one, other = (
+                written(each, job(world_size=tp), "mtp", Layout.of(tp, tp=tp)).blocks[0] for each in (model, plain)
+            )
+            owned = [sum(int(op.parameters[0]) for op in piece.forward) for piece in (one, other)]
+            assert owned[0] - owned[1] == count * 2 * 16 * 512
+        assert num_parameters(model).total - num_parameters(plain).total == 8 * count * 2 * 16 * 512
+        assert sum(each.elements for unit in model_units(model) for each in unit.modules) == num_parameters(model).total
+    one, other = (written(model, job(world_size=1), "mtp", Layout.of(1)).blocks[0] for model in (first, plain))
+    (gate,) = (op for op in one.forward if op.name == "attention.norm_gate")
+    assert isinstance(gate, MemoryBound)
+    assert bytes_moved(gate)[0] == 2 * 3 * 2048 * 512
+    assert saved_bytes(one) - saved_bytes(other) == 2 * 2048 * (2 * 512 + 2 * 16)
+    names = [op.name for op in one.forward]
+    assert names.index("attention.norm") < names.index("attention.norm_gate") < names.index("attention.qkv")

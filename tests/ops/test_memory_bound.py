@@ -183,6 +183,8 @@ FAMILIES = (
     "chameleon, class defaults",
     "molmo2, class defaults",
     "voxtral_realtime, class defaults",
+    "kosmos-2, class defaults",
+    "kosmos-2.5, class defaults",
 )
 TOKENS, HIDDEN = 2048, 1024
 NORMS = {NormPlace.BEFORE: 2, NormPlace.AFTER: 2, NormPlace.AROUND: 4, NormPlace.SHARED: 1, NormPlace.BEHIND: 2}

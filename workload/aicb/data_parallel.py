@@ -126,9 +126,15 @@ def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[LeafMo
         yield from _mlp(block.mlp, hidden, f"{prefix}.mlp")
     if block.moe is not None and block.moe.output_norm:
         yield _norm(f"{prefix}.moe.output_norm", hidden, block.norm)
-    if block.condition_rank:
-        yield linear_module(f"{prefix}.condition_down", (block.condition_rank, hidden))
-        yield linear_module(f"{prefix}.condition_up", (hidden, block.condition_rank))
+    ranks = {
+        "condition": block.condition_rank,
+        "first_gate": block.first_gate_rank,
+        "second_gate": block.second_gate_rank,
+    }
+    for name, rank in ranks.items():
+        if rank:
+            yield linear_module(f"{prefix}.{name}_down", (rank, hidden))
+            yield linear_module(f"{prefix}.{name}_up", (hidden, rank))
     for name, stands in (("output_norm", place.follows), ("closing_norm", place.closes)):
         if block.feeds_forward and stands:
             yield _norm(f"{prefix}.{name}", hidden, block.norm)
@@ -146,7 +152,7 @@ def _mlp(mlp: MlpSpec, hidden: int, prefix: str) -> Iterator[LeafModule]:
     if mlp.activation in ACTIVATION_PARAMETERS:
         yield parameter_module(f"{prefix}.activation", (ACTIVATION_PARAMETERS[mlp.activation],))
     if mlp.inner_norm:
-        yield norm_module(f"{prefix}.inner_norm", mlp.ffn_hidden)
+        yield norm_module(f"{prefix}.inner_norm", mlp.ffn_hidden, bias=mlp.inner_norm > 1)
     yield linear_module(f"{prefix}.down", (hidden, mlp.ffn_hidden), bias=mlp.bias)
 
 

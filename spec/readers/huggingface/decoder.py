@@ -129,6 +129,7 @@ def _layer_section(top: Section, facts: TypeFacts, kind: str, index: int) -> Sec
 def _block(top: Section, facts: TypeFacts, kind: str, routed: bool) -> BlockSpec:
     place = facts.linear_norm_place if kind == LINEAR and facts.linear_norm_place else facts.norm_place
     mixer: Mixer = LINEAR_MIXERS[facts.linear](top) if kind == LINEAR else _attention(top, facts, kind)
+    rank = top.integer(facts.norm_gate_rank) if facts.norm_gate_rank else 0
     return BlockSpec(
         mixer=mixer,
         mlp=None if routed else _mlp(top, facts),
@@ -137,6 +138,8 @@ def _block(top: Section, facts: TypeFacts, kind: str, routed: bool) -> BlockSpec
         norm_place=NormPlace(place),
         parallel_residual=_chosen(top, facts.parallel_residual),
         condition_rank=facts.condition_rank,
+        first_gate_rank=rank,
+        second_gate_rank=rank * routed,
     )
 
 
@@ -148,7 +151,7 @@ def _mlp(top: Section, facts: TypeFacts) -> MlpSpec:
         gated=facts.gated,
         bias=_chosen(top, facts.mlp_bias),
         activation=activation(top),
-        inner_norm=facts.inner_norm,
+        inner_norm=NormKind(facts.norm).vectors * bool(facts.inner_norm),
     )
 
 
@@ -169,9 +172,10 @@ def _attention(top: Section, facts: TypeFacts, kind: str) -> AttentionSpec:
         gate_bias=facts.gate_bias,
         value_norm=facts.value_norm,
         keys_as_values=_chosen(top, facts.keys_as_values),
-        inner_norm=facts.inner_norm,
+        inner_norm=NormKind(facts.norm).vectors * (facts.inner_norm == "both"),
         rope_key_norm=facts.rope_key_norm,
         differential=facts.differential,
+        latent_gates=facts.latent_gates,
     )
 
 

@@ -24,7 +24,7 @@ class TypeFacts:
     Layers: ``pattern`` is repeated where a config has no ``layer_types``; with ``period`` (a key) full attention stands
     in every so-many-th layer and the pattern's first in the others; the first ``full_first`` layers (a number, or a key)
     are of full attention, and with ``full_last`` the last. Windows count where the ``window_flag`` says so. ``linear`` is the mixer of linear_attention.
-    ``qk_norm`` is one of QkNormWeights, ``output_gate`` of each "channel" or "head"; an ``inner_norm`` stands before the last matrix of both halves.
+    ``qk_norm`` is one of QkNormWeights, ``output_gate`` of each "channel" or "head"; an ``inner_norm`` stands before the last matrix of "both" halves or of the "mlp" alone.
 
     Feed-forward: ``expert_width`` is the key of the experts' width; ``shared`` experts have a width of their own ("width",
     ``shared_expert_intermediate_size``), that of so many routed ones ("count", ``n_shared_experts``), or of one
@@ -48,9 +48,10 @@ class TypeFacts:
     gate_bias: bool = False
     value_norm: bool = False
     keys_as_values: Choice = False
-    inner_norm: bool = False
+    inner_norm: str = ""
     rope_key_norm: bool = False
     differential: bool = False
+    latent_gates: bool = False
     sinks: Choice = False
     alibi: Choice = False
     latent: bool = False
@@ -87,6 +88,7 @@ class TypeFacts:
     embedding_norm: bool = False
     final_norm: bool = True
     condition_rank: int = 0
+    norm_gate_rank: str = ""
 
 
 REFUSED = "refused"

@@ -382,7 +382,7 @@ def test_every_kind_says_what_it_is_and_what_it_runs() -> None:
         ({"gate_bias": True}, HEADS, 0),
         ({"value_norm": True}, 0, 2 * KV * HEAD),
         ({"keys_as_values": True}, -HIDDEN * KV * HEAD, 0),
-        ({"inner_norm": True}, HEADS * HEAD, 2 * HEADS * HEAD),
+        ({"inner_norm": 1}, HEADS * HEAD, 2 * HEADS * HEAD),
     ],
 )
 def test_parts_of_few_models(changes: dict[str, bool], parameters: int, passes: int) -> None:
@@ -495,3 +495,36 @@ def test_differential_attention_calls_its_kernel_twice() -> None:
         sum(int(op.parameters[0]) for op in one.forward) - sum(int(op.parameters[0]) for op in other.forward)
         == 4 * HEAD
     )
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_gates_of_channels_may_come_with_the_queries_from_their_latent(tp: int) -> None:
+    """transformers modeling_axk2.py, q_gate_proj: of the latent normed and not, side by side, to each head's query and gate."""
+    plain = AttentionSpec(
+        kind=AttentionKind.MLA,
+        num_heads=HEADS,
+        num_kv_heads=HEADS,
+        qk_dim=96,
+        v_dim=64,
+        rope_dim=32,
+        q_lora_rank=384,
+        kv_lora_rank=128,
+    )
+    gated = replace(plain, output_gate=True, latent_gates=True)
+    more = 2 * 384 * HEADS * (96 + 64) - 384 * HEADS * 96
+    assert mixer_parameters(gated, HIDDEN) - mixer_parameters(plain, HIDDEN) == more
+    one, other = layer(gated, tp=tp), layer(plain, tp=tp)
+    owned = [sum(int(op.parameters[0]) for op in piece.forward) for piece in (one, other)]
+    assert owned[0] - owned[1] == more // tp
+    (product,) = (op for op in one.forward if op.name == "attention.q_up")
+    assert isinstance(product, BatchedGemm)
+    assert (product.k[0], product.n[0]) == (2 * 384, HEADS * (96 + 64) // tp)
+    assert not any(op.name == "attention.gate" for op in one.forward)
+
+
+def test_a_layernorm_inside_has_biases() -> None:
+    """Kosmos-2 (modeling_kosmos2.py, inner_attn_ln): two vectors."""
+    both = replace(PLAIN, inner_norm=2)
+    assert mixer_parameters(both, HIDDEN) - mixer_parameters(PLAIN, HIDDEN) == 2 * HEADS * HEAD
+    owned = [sum(int(op.parameters[0]) for op in layer(each).forward) for each in (both, PLAIN)]
+    assert owned[0] - owned[1] == 2 * HEADS * HEAD

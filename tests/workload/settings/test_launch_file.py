@@ -128,7 +128,7 @@ KEYS: dict[str, Change] = {
     "qk_norm with biases": attention(qk_norm=True, qk_norm_weights=QkNormWeights.HEAD_WITH_BIAS),
     "sinks": attention(sinks=True),
     "output_gate": attention(output_gate=True),
-    "inner_norm": attention(inner_norm=True),
+    "inner_norm": attention(inner_norm=1),
     "head_gate": attention(head_gate=True),
     "index_topk": attention(index_topk=512),
     "qkv_bias": attention(qkv_bias=True),

@@ -57,7 +57,7 @@ WORDS = {
     "bias": True,
     "mask": "window",
     "direction": "backward",
-    "kernel": "softmax",
+    "kernel": "copy",
     "dtype": "fp16",
 }
 

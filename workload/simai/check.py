@@ -88,7 +88,7 @@ def _comm_findings(
     what = f"{token} of {size_bytes} bytes"
     if group not in GROUPS_OF_PASS[column]:
         yield WRONG, "column", f"{what}: SimAI times it with the size of another group"
-    if size_bytes == 0:
+    if size_bytes == 0 and (column, group) != (SimaiPass.FORWARD, SimaiGroup.EP):  # that books its row under EP
         yield NOTE, "no-bytes", f"{token} of 0 bytes"
     if uses_ratio(collective, group) and size_bytes > RATIO_LIMIT_BYTES:
         message = f"{what}: above 16 GiB SimAI's ratio look-up fails and the result file stays empty"

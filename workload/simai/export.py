@@ -7,13 +7,13 @@ with bytes and seconds, into a file beside it."""
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 
 from ops.op import Axis, Lane, Phase
 from ops.roles import Role
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
+from spec.collectives import Collective
 from spec.errors import ExportError
 from spec.files import atomic_file
 from workload.simai.format import PREFIXES, SimaiGroup, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload, write_token
@@ -22,6 +22,7 @@ from workload.stage_work import PieceWork, StageWork, WorkItem, slowest, stage_w
 
 COLLECTIVES = set(PREFIXES.values())
 OVER_DATA = (SimaiGroup.DP, SimaiGroup.DP_EP)
+OF_EXPERTS = write_token(Collective.ALL_TO_ALL, SimaiGroup.EP, SimaiPass.FORWARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,25 +122,25 @@ def header_of(plan: Plan, work: StageWork) -> SimaiHeader:
 def group_of_item(item: WorkItem, header: SimaiHeader, plan: Plan) -> SimaiGroup:
     """Returns the group that SimAI would time the item's collective with; NONE when it has none of that size."""
     groups = {
-        Axis.TP: SimaiGroup.TP,
-        Axis.EP: SimaiGroup.EP,
-        Axis.ETP: SimaiGroup.TP,
-        Axis.DP_CP: SimaiGroup.DP,
-        Axis.ZERO_SHARD: SimaiGroup.DP,
-        Axis.WDP: SimaiGroup.DP,
-        Axis.EDP: SimaiGroup.DP_EP,
+        Axis.TP: (SimaiGroup.TP,),
+        Axis.EP: (SimaiGroup.EP,),
+        Axis.ETP: (SimaiGroup.TP,),
+        Axis.DP_CP: (SimaiGroup.DP,),
+        Axis.ZERO_SHARD: (SimaiGroup.DP,),
+        Axis.WDP: (SimaiGroup.DP,),
+        # dp / ep ranks: where experts are not cut by tp there are more, sometimes as many as data-parallel ones
+        Axis.EDP: (SimaiGroup.DP_EP, SimaiGroup.DP),
     }
-    group = groups.get(item.axis, SimaiGroup.NONE) if item.axis else SimaiGroup.NONE
-    exists = item.collective in COLLECTIVES and header.group_ranks(group) == item.ranks
-    return group if exists else SimaiGroup.NONE
+    candidates = groups.get(item.axis, ()) if item.axis and item.collective in COLLECTIVES else ()
+    return next((group for group in candidates if header.group_ranks(group) == item.ranks), SimaiGroup.NONE)
 
 
 def fits_format(item: WorkItem, header: SimaiHeader, plan: Plan) -> bool:
     """Returns whether the item's collective can be a cell: the format has its word and its group in its pass."""
     group = group_of_item(item, header, plan)
     over_data = group in OVER_DATA
-    if item.phase is Phase.WEIGHT_GRAD and over_data:
-        # The simulator does not wait for this pass within a micro-batch.
+    if over_data and (item.phase is Phase.WEIGHT_GRAD or item.collective is Collective.ALL_GATHER):
+        # The simulator does not wait for this pass within a micro-batch; gathers of sharded weights go there too.
         return True
     # A prefetch or an exchange beside another micro-batch would be exposed in the file.
     if item.lane in (Lane.PREFETCH, Lane.ACROSS) or group is SimaiGroup.NONE:
@@ -257,22 +258,43 @@ def _segments(items: tuple[WorkItem, ...], header: SimaiHeader, plan: Plan) -> l
     return segments
 
 
+def _groups(segment: _Segment, header: SimaiHeader, plan: Plan) -> SimaiGroup:
+    """Returns the group of a segment's collective."""
+    return group_of_item(segment.comm, header, plan) if segment.comm else SimaiGroup.NONE
+
+
+def _side_by_side(
+    forward: list[_Segment], backward: list[_Segment], header: SimaiHeader, plan: Plan
+) -> Iterator[tuple[_Segment, _Segment]]:
+    """Yields a forward and a backward segment for each row, both in file order. SimAI books both collectives of a row
+    under the group of the forward's, and a row has one collective over data: what would be booked wrongly or meet
+    another there gets a row of its own."""
+    empty = _Segment(name="", main_s=0.0, weight_s=0.0, comm=None)
+    ahead, back = list(forward), list(backward)
+    while ahead or back:
+        groups = [_groups(each[0], header, plan) if each else SimaiGroup.NONE for each in (ahead, back)]
+        experts = {group is SimaiGroup.EP for group in groups if group not in (SimaiGroup.NONE, *OVER_DATA)}
+        if ahead and back and (len(experts) > 1 or all(group in OVER_DATA for group in groups)):
+            yield ahead.pop(0), empty
+        else:
+            yield ahead.pop(0) if ahead else empty, back.pop(0) if back else empty
+
+
 def _piece_rows(piece: PieceWork, header: SimaiHeader, plan: Plan) -> Iterator[SimaiRow]:
     """Yields the rows of a piece: forward segments from the first row on, backward segments from the last row up."""
     forward = _segments(piece.forward, header, plan)
-    backward = _segments(piece.backward, header, plan)
-    empty = _Segment(name=piece.name, main_s=0.0, weight_s=0.0, comm=None)
-    count = max(len(forward), len(backward))
-    from_last = [empty] * (count - len(backward)) + backward[::-1]
-    for ahead, back in zip_longest(forward, from_last, fillvalue=empty):
+    backward = _segments(piece.backward, header, plan)[::-1]
+    for ahead, back in _side_by_side(forward, backward, header, plan):
         # The simulator leaves a row of this name out of the pipeline bubble.
-        name = "embedding_layer" if piece.name == "embedding" else ahead.name
+        name = "embedding_layer" if piece.name == "embedding" else ahead.name or piece.name
         row = SimaiRow(
             name=name,
             forward_ns=nanoseconds(ahead.main_s, what=name),
             input_grad_ns=nanoseconds(back.main_s, what=name),
             weight_grad_ns=nanoseconds(back.weight_s, what=name),
         )
+        if _groups(back, header, plan) is SimaiGroup.EP:
+            row = row.with_pass(SimaiPass.FORWARD, compute_ns=row.forward_ns, comm=OF_EXPERTS, size_bytes=0)
         for pass_column, segment in ((SimaiPass.FORWARD, ahead), (SimaiPass.INPUT_GRAD, back)):
             if segment.comm is not None:
                 over_data = group_of_item(segment.comm, header, plan) in OVER_DATA

@@ -18,6 +18,7 @@ from workload.simai.format import (
     NO_COMM,
     RATIO_LIMIT_BYTES,
     TRANSFORMER_RECOMPUTE,
+    SimaiGroup,
     SimaiHeader,
     SimaiPass,
     SimaiRow,
@@ -96,10 +97,13 @@ def split_row(row: SimaiRow) -> tuple[SimaiRow, ...]:
             # parts and backward pieces to the first: each collective still follows the compute of the whole row.
             place = part - (num_parts - len(pieces)) if column is SimaiPass.FORWARD else part
             size_bytes = pieces[place] if 0 <= place < len(pieces) else 0
+            token = row.comm(column)[0]
+            # the word by which the simulator books the whole part
+            books = column is SimaiPass.FORWARD and read_token(token, column)[1] is SimaiGroup.EP
             piece = piece.with_pass(
                 column,
                 compute_ns=cells[column] * (part + 1) // num_parts - cells[column] * part // num_parts,
-                comm=row.comm(column)[0] if size_bytes else NO_COMM,
+                comm=token if size_bytes or books else NO_COMM,
                 size_bytes=size_bytes,
             )
         parts.append(piece)

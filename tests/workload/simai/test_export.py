@@ -23,7 +23,7 @@ from workload.aicb.plan_rows import COMM_NAMES, GROUP_NAMES, GeneralOptions, gen
 from workload.simai.check import check_simai
 from workload.simai.export import beyond_of, export_simai, fits_format, group_of_item, header_of, rows_of
 from workload.simai.format import PREFIXES, SimaiGroup, SimaiHeader, SimaiPass, read_token
-from workload.simai.reader import read_simai
+from workload.simai.reader import read_simai, usable_workload
 from workload.stage_work import StageWork, stage_works
 
 
@@ -35,6 +35,23 @@ def test_the_checker_finds_no_defect(case: Case, tmp_path_factory: pytest.TempPa
     # SimAI takes forward sizes below 4,096 bytes for 4,096, which its fixed times do not notice.
     assert {finding.code for finding in check_simai(read_simai(path))} <= {"forward-floor"}
     assert len(path.read_text().splitlines()) == 2 + exported.rows
+    # What SimAI books a row by is its forward's group (Layer.cc: TP unless that is EP).
+    for row in usable_workload(read_simai(path)).rows:
+        ahead, back = (read_token(row.comm(each)[0], each)[1] for each in (SimaiPass.FORWARD, SimaiPass.INPUT_GRAD))
+        assert back in (SimaiGroup.NONE, ahead) or (back, ahead) == (SimaiGroup.TP, SimaiGroup.NONE)
+
+
+def test_gathers_of_sharded_weights_are_rows_over_data(tmp_path: Path) -> None:
+    plan = Plan(strategy="mtp", preset="fsdp", dp=16, zero_stage=3, zero_size=16, num_micro=4)
+    path = tmp_path / "w.txt"
+    exported = export_simai(asked(plan), plan, path, strict=True)
+    cells = [line.split("\t") for line in path.read_text().splitlines()[2:]]
+    gathered = sum(int(row[10]) for row in cells if row[9] == "ALLGATHER")
+    work = stage_works(asked(plan), plan)[0]
+    assert gathered == sum(
+        times * item.total_bytes for times, item in work.per_step() if "gather" in str(item.collective)
+    )
+    assert exported.beyond == ()
 
 
 def test_compute_seconds_in_the_file_are_the_seconds_priced(tmp_path: Path) -> None:

@@ -186,6 +186,8 @@ def _biases(attention: AttentionSpec, blocks: list[BlockSpec]) -> Flags:
 
 
 def _feed_forward(model: ModelSpec, job: JobSpec, blocks: list[BlockSpec]) -> Flags:
+    feeds = bool(hybrid_pattern(model)) or all(block.feeds_forward for block in blocks)
+    require(feeds, "layers without a feed-forward network")
     dense = {block.mlp for block in blocks if block.mlp}
     routed = {block.moe for block in blocks if block.moe}
     require(len(dense) < 2 and len(routed) < 2, "feed-forward layers of several widths")

@@ -47,14 +47,18 @@ def mixer_half(context: LayerContext, block: BlockSpec) -> Pass:
     if context.traits.exchanges_heads:
         before, after = context.sharding.around_attention(context, row.core_tensors(mixer))
         core = sequence(before, core, after)
+    entry, added = Pass(), residual(context, row.module, rows)
+    if context.model.residual_streams > 1:
+        entry, added = _between_streams(context, row.module)
     return sequence(
+        entry,
         norm(context, row.module, rows) if place.leads else Pass(),
         _norm_gate(context, row.module, block.first_gate_rank) if block.first_gate_rank else Pass(),
         row.projections(context, mixer),
         core,
         row.output(context, mixer),
         norm(context, row.module, rows, f"{row.module}.output_norm") if place.follows else Pass(),
-        residual(context, row.module, rows),
+        added,
         norm(context, row.module, rows, f"{row.module}.closing_norm") if place.closes else Pass(),
     )
 
@@ -64,7 +68,9 @@ def second_half(context: LayerContext, block: BlockSpec) -> Pass:
     rows, place = context.norm_rows, block.norm_place
     # Halves that share a norm share its output, which the mixer's linears keep.
     keeps = place is not NormPlace.SHARED
-    added = residual(context, Module.MLP, rows)
+    entry, added = Pass(), residual(context, Module.MLP, rows)
+    if context.model.residual_streams > 1:
+        entry, added = _between_streams(context, Module.MLP)
     if block.moe is not None:
         from ops.experts.moe_block import expert_branch, keep_shared_output
 
@@ -78,6 +84,7 @@ def second_half(context: LayerContext, block: BlockSpec) -> Pass:
     if block.moe is not None and block.moe.output_norm:
         branch = sequence(branch, norm(context, Module.MOE, rows, "moe.output_norm"))
     return sequence(
+        entry,
         norm(context, Module.MLP, rows) if place.leads_second else Pass(),
         _norm_gate(context, Module.MLP, block.second_gate_rank) if block.second_gate_rank else Pass(),
         _scaled_by_condition(context, block) if block.condition_rank else Pass(),
@@ -86,6 +93,12 @@ def second_half(context: LayerContext, block: BlockSpec) -> Pass:
         added,
         norm(context, Module.MLP, rows, f"{Module.MLP}.closing_norm") if place.closes else Pass(),
     )
+
+
+def _between_streams(context: LayerContext, module: Module) -> tuple[Pass, Pass]:
+    from ops.residual_streams import add_to_streams, mix_streams
+
+    return mix_streams(context, module), add_to_streams(context, module)
 
 
 def _norm_gate(context: LayerContext, module: Module, rank: int) -> Pass:
@@ -137,7 +150,7 @@ class BlockOps:
         if modules and mode is not Recompute.FULL:
             layer = recompute_parts(layer, modules, norms_lead=self.block.norm_place.leads)
         if mode is not Recompute.NONE:
-            input_bytes = context.activations(context.norm_rows, context.model.hidden)
+            input_bytes = context.activations(context.norm_rows, context.model.hidden * context.model.residual_streams)
             layer = recompute_layer(layer, mode, input_bytes, context.job.preset.recomputation)
         return layer if self.around is None else sequence(self.around[0], layer, self.around[1])
 

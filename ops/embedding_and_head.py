@@ -53,7 +53,12 @@ def embedding(context: LayerContext) -> Pass:
         backward=(collective(what, Phase.INPUT_GRAD, back, Axis.TP, size, dtype),) if back else (),
     )
     normed = norm(context, Module.EMBEDDING, rows) if model.embedding_norm else Pass()
-    return sequence(table, _table_gradient(context), assembled, normed)
+    first = sequence(table, _table_gradient(context), assembled, normed)
+    if model.residual_streams > 1:
+        from ops.residual_streams import spread_embedding
+
+        return sequence(first, spread_embedding(context))
+    return first
 
 
 # Kernels that add up a gradient which no product makes, where products add theirs themselves.
@@ -114,8 +119,13 @@ def head(context: LayerContext) -> Pass:
         owned = tuple(replace(op, parameters=op.parameters * copies) for op in logits.forward)
         logits = replace(logits, forward=owned)
     gathers = context.job.preset.loss.gathers_logits and context.traits.cuts_vocabulary
+    entry = norm(context, Module.HEAD, context.norm_rows) if model.final_norm else Pass()
+    if model.residual_streams > 1:
+        from ops.residual_streams import mix_streams
+
+        entry = sequence(mix_streams(context, Module.HEAD, expands=False), entry)
     return sequence(
-        norm(context, Module.HEAD, context.norm_rows) if model.final_norm else Pass(),
+        entry,
         context.sharding.column_parallel_input(context, layer.key, model.hidden),
         *weight_collectives(context, layer),
         logits,

@@ -172,6 +172,11 @@ class BlockSpec:
         return self.mlp is not None or self.moe is not None
 
     @property
+    def num_halves(self) -> int:
+        """1 or 2."""
+        return (self.mixer is not None) + self.feeds_forward
+
+    @property
     def num_norms(self) -> int:
         """Norms over the hidden size, as it has halves and they have norms before and after."""
         place = self.norm_place
@@ -209,7 +214,8 @@ class ModelSpec:
     """A whole model. ``vocab`` is raw; frameworks pad it to a multiple of
     ``vocab_pad_multiple`` (times tp, by the framework's rule). ``logit_softcap``: logits are cap * tanh(logits / cap)
     (Gemma 2, arXiv 2408.00118 sec. 2). ``extra_embedding_rows``: tokens that are read but never written, such as those of
-    sound, which the head does not have.
+    sound, which the head does not have. With ``residual_streams`` above 1 every half reads a mix of that many streams and adds its output to each
+    by weights of its own, and the head reads a mix (hyper-connections, arXiv 2409.19606 sec. 2; HunYuan 4).
 
     Facts without a price, carried to launches: ``rope`` and ``norm_epsilon``, None where the config does not
     say, and the ``model_type`` of its Hugging Face config, "" where it has none. ``assumptions`` are what its reader took for granted, each a line to show.
@@ -229,6 +235,7 @@ class ModelSpec:
     embedding_norm: bool = False
     extra_embedding_rows: int = 0
     final_norm: bool = True
+    residual_streams: int = 1
     logit_softcap: bool = False
     rope: RopeSpec | None = None
     norm_epsilon: float | None = None
@@ -283,7 +290,8 @@ class ModelSpec:
             if getattr(part, name) != each.default
         }
         names = [name for name in RARE if name in rare]
-        return (*names, *(["extra_embedding_rows"] if self.extra_embedding_rows else []))
+        names += ["extra_embedding_rows"] * (self.extra_embedding_rows > 0)
+        return (*names, *["residual_streams"] * (self.residual_streams > 1))
 
     @property
     def cut_heads(self) -> tuple[int, ...]:

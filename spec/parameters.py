@@ -40,6 +40,9 @@ def num_parameters(model: ModelSpec) -> ParameterCount:
     position = model.max_positions * hidden if model.position is PositionKind.LEARNED else 0
     norms = hidden * model.norm.vectors * (int(model.final_norm) + model.embedding_norm)
     total = embedding + head + position + norms
+    if model.residual_streams > 1:
+        halves = sum(run.count * run.block.num_halves for run in model.main_blocks)
+        total += halves * mix_parameters(model, expands=True) + mix_parameters(model, expands=False)
     idle = router_bias = 0
     for run in model.main_blocks:
         total += run.count * block_parameters(run.block, hidden)
@@ -75,6 +78,13 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
     mixer = 0 if block.mixer is None else mixer_parameters(block.mixer, hidden)
     ranks = block.condition_rank + block.first_gate_rank + block.second_gate_rank
     return mixer + feed_forward + block.num_norms * norm + 2 * ranks * hidden + extra
+
+
+def mix_parameters(model: ModelSpec, *, expands: bool) -> int:
+    """Parameters of what mixes residual streams before a half and, where it ``expands``, weighs its output for each: a row of all
+    channels, a bias for each weight, a scale for each kind."""
+    kinds, streams = 2 if expands else 1, model.residual_streams
+    return kinds * (streams * streams * model.hidden + streams + 1)
 
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:

@@ -128,7 +128,8 @@ def layer_backward_bytes(context: LayerContext, kinds: list[LayerBytes], row: In
     for kind in kinds[:-2]:
         layer = np.maximum(layer, kind.parameters.total[row])
     rows = ceil_div(context.tokens, layout.tp_if(not context.traits.cuts_matrices))
-    gradients = 2.0 * context.activations(rows, context.model.hidden) + widest_bytes(context)
+    output = context.activations(rows, context.model.hidden * context.model.residual_streams)
+    gradients = 2.0 * output + widest_bytes(context)
     cut = (layout.zero_stage >= 2) | (layout.wp > 1)
     return gradients + np.where(cut, layer * layout.wp * dtype_bytes(context.reduce_dtype), 0.0)
 

@@ -164,7 +164,7 @@ def stage_output_bytes(stages: Stages) -> FloatArray:
     pipe_recv_buf, grad_layer). Megatron-LM frees outputs once they are sent (2205.05198 app. B)."""
     context = stages.context
     rows = context.tokens // context.layout.tp_if(stages.tables.plans.sharding.traits.cuts_tokens)
-    hidden = context.activations(rows, context.model.hidden)
+    hidden = context.activations(rows, context.model.hidden * context.model.residual_streams)
     outputs = stages.in_flight * ~stages.tables.stages.head + 2.0
     return np.where(context.layout.pp > 1, hidden * outputs, 0.0)
 

@@ -168,7 +168,7 @@ def p2p_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:
     sharding = plans.sharding
     context = LayerContext(sharding=sharding, model=model, job=job, layout=layout)
     shards = layout.tp if job.preset.pipeline.scattered_p2p else layout.tp_if(sharding.traits.cuts_tokens)
-    return full_tokens_bytes(context) // shards
+    return full_tokens_bytes(context) * model.residual_streams // shards
 
 
 def p2p_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, op_timer: OpTimer) -> FloatArray:

@@ -186,8 +186,8 @@ class AttentionSpec:
                 every, with_bias = self.qk_norm_weights in OF_ALL_HEADS, self.qk_norm_weights in WITH_BIAS
                 yield norm_module(f"{prefix}.q_norm", self.qk_dim * (self.num_heads if every else 1), bias=with_bias)
                 yield norm_module(f"{prefix}.k_norm", self.qk_dim * (kv_heads if every else 1), bias=with_bias)
-            if self.sinks:
-                yield parameter_module(f"{prefix}.sinks", (self.num_heads,))
+        if self.sinks:
+            yield parameter_module(f"{prefix}.sinks", (self.num_heads,))
         if self.differential:
             yield parameter_module(f"{prefix}.lambdas", (4, self.qk_dim))
         if self.gate_bias:

@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from spec.mixers.mixer import LeafModule, Tensor, linear_module, norm_module, parameter_module
 from spec.model import ACTIVATION_PARAMETERS, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
+from spec.parameters import mix_parameters
 from workload.aicb.csv_workload import COMPUTATION, EPOCH_END, GeneralItem
 
 ELEMENT_BYTES = 2  # bf16 or fp16 parameters and gradients
@@ -99,13 +100,25 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
     layer = 0
     for run in model.main_blocks:
         for _ in range(run.count):
-            modules = tuple(block_modules(run.block, hidden, f"layers.{layer}"))
+            modules = (
+                *block_modules(run.block, hidden, f"layers.{layer}"),
+                *_mixes(model, f"layers.{layer}", run.block.num_halves),
+            )
             units.append(Unit(name=f"layers.{layer}", modules=modules))
             layer += 1
-    last = [_norm("norm", hidden, model.norm)] if model.final_norm else []
+    last = [
+        *_mixes(model, "head", 1, expands=False),
+        *([_norm("norm", hidden, model.norm)] if model.final_norm else []),
+    ]
     if not model.tied_embeddings:
         last.append(linear_module("lm_head", (model.vocab, hidden), bias=model.head_bias))
     return (*units, Unit(name="head", modules=tuple(last)))
+
+
+def _mixes(model: ModelSpec, prefix: str, halves: int, *, expands: bool = True) -> Iterator[LeafModule]:
+    if model.residual_streams > 1:
+        for half in range(halves):
+            yield parameter_module(f"{prefix}.mix.{half}", (mix_parameters(model, expands=expands),))
 
 
 def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[LeafModule]:

@@ -172,6 +172,15 @@ def glm_moe_dsa(top: Section, facts: TypeFacts) -> TypeFacts:
     return replace(facts, changes={index: borrowed for index, borrows in enumerate(shared) if borrows})
 
 
+def hy_v4(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns layers that take the selection of the one before: all but the first and every fourth from the second on, where a file
+    lists none."""
+    kinds = ["shared" if index and (index - 1) % 4 else "full" for index in range(read_layers(top))]
+    return glm_moe_dsa(
+        replace(top, values={**top.values, "indexer_types": top.values.get("indexer_types") or kinds}), facts
+    )
+
+
 def gpt_neox_japanese(top: Section, facts: TypeFacts) -> TypeFacts:
     """Returns a bias of attention's output in the last layer alone."""
     return replace(facts, changes={read_layers(top) - 1: {"dense_bias": True}})
@@ -366,6 +375,7 @@ ADAPT: dict[str, Adapt] = {
         glm_moe_dsa,
         gpt_neox_japanese,
         hunyuan_moe,
+        hy_v4,
         hyperclovax,
         kimi_linear,
         kyutai,

@@ -56,6 +56,7 @@ def model_of(top: Section, facts: TypeFacts, name: str, runs: tuple[BlockRun, ..
         head_bias=_chosen(top, facts.head_bias),
         embedding_norm=facts.embedding_norm,
         final_norm=facts.final_norm,
+        residual_streams=top.integer(facts.residual_streams) if facts.residual_streams else 1,
         extra_embedding_rows=top.integer("extra_embedding_rows", 0, minimum=0),
         logit_softcap=top.has("final_logit_softcapping"),
         rope=rope(top) if position is PositionKind.ROTARY else None,

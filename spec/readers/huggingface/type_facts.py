@@ -89,6 +89,7 @@ class TypeFacts:
     final_norm: bool = True
     condition_rank: int = 0
     norm_gate_rank: str = ""
+    residual_streams: str = ""
 
 
 REFUSED = "refused"

@@ -25,7 +25,8 @@ from spec.settings.setting import Setting, Settings, keys_near, settings_of
 #
 # - fp8-tensor, fp8-rowwise: torchao ``float8/config.py``, recipes "tensorwise" and "rowwise" (scales of the tensor at
 #   hand; inputs and weights saved in 16 bits and cast again in the backward).
-# - fp8-current: Transformer Engine ``common/recipe``, Float8CurrentScaling (Megatron-Core --fp8-recipe tensorwise).
+# - fp8-current, fp8-delayed: Transformer Engine ``common/recipe``, Float8CurrentScaling and DelayedScaling (Megatron-Core
+#   --fp8-recipe tensorwise and delayed).
 # - fp8-blockwise: DeepSeek-V3, arXiv 2412.19437 sec. 3.3.2, 1 x 128 of activations and 128 x 128 of weights;
 #   Transformer Engine's Float8BlockScaling (--fp8-recipe blockwise).
 # - mxfp8, nvfp4: Transformer Engine, MXFP8BlockScaling and NVFP4BlockScaling (scales of 32 and of 16 numbers). Where a framework's
@@ -34,6 +35,7 @@ HIGH_PRECISION: tuple[HighPrecision, ...] = ("bf16", "fp16")
 LOW_PRECISION: Mapping[str, Mapping[str, Any]] = {
     "fp8-tensor": {"linear": "fp8", "scale_recipe": "tensor", "scaling": "dynamic", "casts_every_forward": True},
     "fp8-current": {"linear": "fp8", "scale_recipe": "tensor", "scaling": "current"},
+    "fp8-delayed": {"linear": "fp8", "scale_recipe": "tensor", "scaling": "delayed"},
     "fp8-rowwise": {"linear": "fp8", "scale_recipe": "row", "scaling": "row", "casts_every_forward": True},
     "fp8-blockwise": {"linear": "fp8", "scale_recipe": "block", "scaling": "block"},
     "mxfp8": {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"},

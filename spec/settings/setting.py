@@ -10,12 +10,14 @@ name and a dot. Other fields are not settings.
 import ast
 import inspect
 import sys
+import tomllib
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spec.errors import ConfigError
@@ -157,8 +159,18 @@ KEYS_OF_FRAMEWORKS = {
 """What Megatron-LM, InternEvo and DeepSpeed call a key -> the key."""
 
 
+@cache
+def unpriced_keys() -> dict[str, str]:
+    """Returns settings of frameworks that no key stands for, and why."""
+    return tomllib.loads(Path(__file__).with_name("unpriced.toml").read_text(encoding="utf-8"))
+
+
 def keys_near(key: str, settings: Settings) -> str:
-    """Returns the keys to suggest for an unknown one: all of a short table, the most similar ones of a long table."""
+    """Returns the keys to suggest for an unknown one: all of a short table, the most similar ones of a long table; of a
+    framework's setting that is not priced, why."""
+    reason = unpriced_keys().get(key.lower().replace("-", "_").rpartition(".")[2])
+    if reason:
+        return f"the table in docs/configs.md; {key} is not priced: {reason}"
     if len(settings) <= MAX_LISTED_KEYS:
         return ", ".join(settings)
     ends = {name.rpartition(".")[2]: name for name in settings}

@@ -381,8 +381,9 @@ def _formats(precision: Precision) -> Flags:
         flags |= {"--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}
     elif precision.linear != compute:
         scaling = scaling_word(precision)
+        known = precision.linear == "fp8" and scaling in FP8_RECIPES
         require(
-            precision.linear == "fp8" and scaling in FP8_RECIPES, f"{precision.linear} products scaled by {scaling}"
+            known, f"{precision.linear} products scaled by {scaling}; it has fp8-delayed, fp8-current, fp8-blockwise"
         )
         recipe, numbers = FP8_RECIPES[scaling]
         flags |= {"--fp8-format": numbers, "--fp8-recipe": recipe}

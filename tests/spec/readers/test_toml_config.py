@@ -143,5 +143,7 @@ def test_what_no_job_has_is_refused(tmp_path: Path, said: str, key: str) -> None
 @pytest.mark.parametrize("name", ["fp8", "bf16"])
 def test_a_bare_dtype_is_refused_with_the_names_of_precisions(tmp_path: Path, name: str) -> None:
     """One byte for parameters and activations is nobody's fp8 training."""
-    with pytest.raises(ConfigError, match="fp8-tensor, fp8-current, fp8-rowwise, fp8-blockwise, mxfp8, nvfp4"):
+    with pytest.raises(
+        ConfigError, match="fp8-tensor, fp8-current, fp8-delayed, fp8-rowwise, fp8-blockwise, mxfp8, nvfp4"
+    ):
         load(tmp_path, MIXED.replace("[plan]", f'[plan]\ndtype = "{name}"'))

@@ -136,6 +136,9 @@ KERNELS: dict[str, KernelTraffic] = {
     "permute": KernelTraffic(1, 1, 1, 1),
 }
 
+WHOLE_SHARD = tuple(name for name, kernel in KERNELS.items() if kernel.width is Width.ELEMENT)
+"""Kernels over all parameters of a rank, which are measured as one flat array."""
+
 
 def bytes_moved_per_element(kernel: str, *, backward: bool, dtype: str) -> float:
     """Returns the bytes that cross HBM for one element; KeyError for a kernel not in the table."""

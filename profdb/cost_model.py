@@ -19,7 +19,6 @@ from typing import Protocol
 
 import numpy as np
 
-from ops.memory_bound import KERNELS, Width
 from ops.op import (
     Attention,
     AttentionCall,
@@ -370,10 +369,6 @@ def measuring_command(family: Family, labels: dict[str, str], machine: MachineFa
     return f"torchrun {nodes}--nproc-per-node={ranks} gen_profiler_data.py --only {benchmark}"
 
 
-FLAT_WIDTH = 4096
-"""Longest rows of a flat array, as samples of profiles have them (profiler/cases/kernel_cases.py)."""
-
-
 def kernel_s(cost_model: CostModel, op: Op) -> TimeEstimate | None:
     """Returns the cost model's times (seconds, one per shape of ``op``) for work of a single rank; None for a
     collective. Raises MissingCurveError as the cost model does.
@@ -396,12 +391,8 @@ def kernel_s(cost_model: CostModel, op: Op) -> TimeEstimate | None:
         case Attention():
             return cost_model.attention_s(AttentionQuery(**fields_of(AttentionCall, op)))
         case MemoryBound():
-            call = fields_of(KernelCall, op) | {"direction": "backward" if op.backward else "forward"}
-            if KERNELS[op.kernel].width is not Width.ELEMENT and (op.width == 1).all():
-                # A flat array of a kernel that is measured by rows: in rows of a width that divides it.
-                width = np.gcd(op.rows, FLAT_WIDTH)
-                call |= {"rows": op.rows // width, "width": width}
-            return cost_model.memory_bound_s(MemoryBoundQuery(**call))
+            direction = "backward" if op.backward else "forward"
+            return cost_model.memory_bound_s(MemoryBoundQuery(**fields_of(KernelCall, op), direction=direction))
         case Update():
             return cost_model.optimizer_s(OptimizerQuery(elements=op.elements))
         case _:

@@ -5,11 +5,11 @@ curves of group shapes (profdb.fits.collective); a host cost is one number for e
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.memory_bound import KERNELS, bytes_moved_per_element
+from ops.memory_bound import KERNELS, WHOLE_SHARD, bytes_moved_per_element
 from ops.op import AttentionCall, GroupedProductCall, KernelCall, ProductCall, flag_names, label_names
 from profdb.cases import Family
 from profdb.fits import collective
@@ -22,6 +22,9 @@ Columns = dict[str, IntArray]
 Labels = dict[str, str]
 
 SURFACE_VERSION = 5
+KERNEL_VERSION = 6
+FLAT_WIDTH = 4096
+"""Longest rows of a flat array, as most samples have them (profiler/cases/kernel_cases.py)."""
 BACKWARD_PRODUCTS = 2.5
 """Backward / forward matrix work: five products against two (FlashAttention-2, 2307.08691, sec. 4.1)."""
 
@@ -139,6 +142,10 @@ def bytes_per_element(kernel: str, direction: str, dtype: str) -> float:
 def kernel_shapes(columns: Columns, labels: Labels) -> KernelShapes:
     """Returns the counts of memory-bound kernels: no FLOPs that matter; bytes by ``bytes_per_element``."""
     rows, width = columns["rows"].astype(np.float64), columns["width"].astype(np.float64)
+    if labels["kernel"] not in WHOLE_SHARD:
+        # A flat array of a kernel that is measured by rows: rows of a width that divides it.
+        folded = np.where(width == 1, np.gcd(columns["rows"], FLAT_WIDTH), 1)
+        rows, width = rows / folded, width * folded
     per_element = bytes_per_element(labels["kernel"], labels["direction"], labels["dtype"])
     return KernelShapes(sizes=[rows, width], flops=np.zeros_like(rows), size_bytes=per_element * rows * width)
 
@@ -170,7 +177,10 @@ FITTERS: dict[Family, Fitter] = {
         grouped_product_shapes, (*label_names(GroupedProductCall), "dtype_in"), flag_names(GroupedProductCall)
     ),
     Family.ATTENTION: surface_fitter(attention_shapes, label_names(AttentionCall), flag_names(AttentionCall)),
-    Family.MEMORY_BOUND: surface_fitter(kernel_shapes, (*label_names(KernelCall), "direction"), flag_names(KernelCall)),
+    Family.MEMORY_BOUND: replace(
+        surface_fitter(kernel_shapes, (*label_names(KernelCall), "direction"), flag_names(KernelCall)),
+        version=KERNEL_VERSION,
+    ),
     Family.OPTIMIZER: surface_fitter(optimizer_shapes, ("kernel", "parameter_dtype", "gradient_dtype")),
     Family.COLLECTIVE: Fitter(version=6, labels=("collective",), fit=collective.fit, predict=collective.predict),
     Family.HOST: Fitter(version=2, labels=("kind",), fit=fit_host, predict=predict_host),

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable
 
-from ops.memory_bound import KERNELS, Width, bytes_moved_per_element
+from ops.memory_bound import KERNELS, WHOLE_SHARD, Width, bytes_moved_per_element
 from profdb.cases import HostCase, MemoryBoundCase, OptimizerCase, WarmKernelCase
 from profiler.benchmarks.memory_bound import compiled_kernels
 from profiler.cases.model_widths import TINY_MODEL
 from profiler.cases.tiers import PlannedCase, in_tier
 
 DIRECTIONS = ("forward", "backward")
-WHOLE_SHARD = tuple(name for name, kernel in KERNELS.items() if kernel.width is Width.ELEMENT)
 ROW_KERNELS = tuple(name for name in KERNELS if name not in WHOLE_SHARD)
 
 GPU_ROWS = (1024, 4096, 16384)

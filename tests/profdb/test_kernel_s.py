@@ -91,21 +91,3 @@ def test_the_phase_of_a_kernel_is_its_direction(phase: Phase, direction: str) ->
 def test_a_collective_is_not_a_rank_s_own() -> None:
     fields_of = {"collective": Collective.ALL_REDUCE, "axis": Axis.TP, "size_bytes": ints([8])}
     assert kernel_s(Listener(), Comm(**NUMBER, **fields_of)) is None  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "rows", "width", "expected"),
-    [
-        ("cast", 3 * 2**20, 1, (768, 4096)),
-        ("cast", 3 * 2**10, 1, (3, 1024)),
-        ("cast", 7, 1, (7, 1)),
-        ("cast", 4096, 2, (4096, 2)),
-        ("fill", 3 * 2**20, 1, (3 * 2**20, 1)),
-    ],
-)
-def test_a_flat_array_is_priced_in_rows_as_samples_have_them(
-    kernel: str, rows: int, width: int, expected: tuple[int, int]
-) -> None:
-    """By hand: the largest power of two up to 4,096 that divides it. Kernels over all parameters are measured flat."""
-    _, query = kernel_s(Listener(), memory_bound(kernel, rows, width))  # type: ignore[misc, arg-type]
-    assert (query.rows.tolist(), query.width.tolist()) == ([expected[0]], [expected[1]])

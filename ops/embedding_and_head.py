@@ -37,6 +37,7 @@ def embedding(context: LayerContext) -> Pass:
     parameters = embedding_elements(context)
     if model.position is PositionKind.LEARNED:
         parameters = parameters + model.max_positions * model.hidden
+    parameters = parameters + model.rope_scales
     what = OpKey(Module.EMBEDDING, Role.TABLE)
     # Saved: the int64 token ids, by which the backward scatters gradients.
     table = kernel(

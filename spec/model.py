@@ -205,6 +205,7 @@ RARE = (
     "latent_gates",
     "first_gate_rank",
     "second_gate_rank",
+    "position_scale",
 )
 """Fields of mixers, MLPs and experts that belong to single families."""
 
@@ -215,7 +216,7 @@ class ModelSpec:
     ``vocab_pad_multiple`` (times tp, by the framework's rule). ``logit_softcap``: logits are cap * tanh(logits / cap)
     (Gemma 2, arXiv 2408.00118 sec. 2). ``extra_embedding_rows``: tokens that are read but never written, such as those of
     sound, which the head does not have. With ``residual_streams`` above 1 every half reads a mix of that many streams and adds its output to each
-    by weights of its own, and the head reads a mix (hyper-connections, arXiv 2409.19606 sec. 2; HunYuan 4).
+    by weights of its own, and the head reads a mix (hyper-connections, arXiv 2409.19606 sec. 2; HunYuan 4). ``rope_scales`` are learned numbers of the rotation's frequencies.
 
     Facts without a price, carried to launches: ``rope`` and ``norm_epsilon``, None where the config does not
     say, and the ``model_type`` of its Hugging Face config, "" where it has none. ``assumptions`` are what its reader took for granted, each a line to show.
@@ -236,6 +237,7 @@ class ModelSpec:
     extra_embedding_rows: int = 0
     final_norm: bool = True
     residual_streams: int = 1
+    rope_scales: int = 0
     logit_softcap: bool = False
     rope: RopeSpec | None = None
     norm_epsilon: float | None = None
@@ -290,6 +292,7 @@ class ModelSpec:
             if getattr(part, name) != each.default
         }
         names = [name for name in RARE if name in rare]
+        names += ["rope_scales"] * (self.rope_scales > 0)
         names += ["extra_embedding_rows"] * (self.extra_embedding_rows > 0)
         return (*names, *["residual_streams"] * (self.residual_streams > 1))
 

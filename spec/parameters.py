@@ -39,7 +39,7 @@ def num_parameters(model: ModelSpec) -> ParameterCount:
     head = (0 if model.tied_embeddings else model.vocab * hidden) + (model.vocab if model.head_bias else 0)
     position = model.max_positions * hidden if model.position is PositionKind.LEARNED else 0
     norms = hidden * model.norm.vectors * (int(model.final_norm) + model.embedding_norm)
-    total = embedding + head + position + norms
+    total = embedding + head + position + norms + model.rope_scales
     if model.residual_streams > 1:
         halves = sum(run.count * run.block.num_halves for run in model.main_blocks)
         total += halves * mix_parameters(model, expands=True) + mix_parameters(model, expands=False)

@@ -218,7 +218,8 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
         from ops.low_precision import keeps_low_precision
 
         shares = not keeps_low_precision(context)
-    q_inputs, rotates = q_rank or hidden, context.model.position is PositionKind.ROTARY
+    q_inputs = q_rank or hidden
+    rotates = context.model.position is PositionKind.ROTARY and attention.rope_dim
     index = Pass()
     if attention.index_heads:
         from ops.mixers.indexer import index_projections
@@ -238,6 +239,7 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
         up(Role.KV_UP, kv_rank, heads * (nope + attention.v_dim), kv_rank + attention.rope_dim),
         _rope_key_norm(context, attention) if attention.rope_key_norm else Pass(),
         _rotary(context, rows, (heads + 1) * attention.rope_dim) if rotates else Pass(),
+        _position_scale(context, attention, heads) if attention.position_scale else Pass(),
         index,
         _latent_gates(context, attention, heads) if attention.gates and not attention.latent_gates else Pass(),
     )
@@ -249,6 +251,16 @@ def _rope_key_norm(context: LayerContext, attention: AttentionSpec) -> Pass:
     what = OpKey(Module.ATTENTION, Role.NORM, Role.ROTARY).named("attention.rope_key_norm")
     saved = context.activations(rows, width)
     return kernel(context, Kernel(what, context.model.norm.kernel, rows, width, saved_bytes=saved, parameters=width))
+
+
+def _position_scale(context: LayerContext, attention: AttentionSpec, heads: IntArray) -> Pass:
+    """Returns queries times a number for each position and head, which keeps them (transformers
+    models/mistral_large4/modeling_mistral_large4.py, MistralLarge4TextSoftmaxScaling); an indexer's queries, which are few, pass too."""
+    rows, width = context.gemm_rows, heads * attention.qk_dim + attention.index_heads * attention.index_dim
+    what = OpKey(Module.ATTENTION, Role.ACTIVATION, Role.Q_UP).named("attention.position_scale")
+    parameters = 2 * (heads + attention.index_heads)
+    saved = context.activations(rows, heads * attention.qk_dim)
+    return kernel(context, Kernel(what, "gelu", rows, width, saved_bytes=saved, parameters=parameters))
 
 
 def _latent_gates(context: LayerContext, attention: AttentionSpec, heads: IntArray) -> Pass:

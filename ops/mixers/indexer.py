@@ -49,12 +49,19 @@ def index_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
     rotary = Kernel(
         key.served_by(Role.ROTARY, "attention.index_rotary"), "rotary", rows, (heads + 1) * attention.rope_dim
     )
+    entry = Pass(forward=enter.forward)
+    if not attention.q_lora_rank:
+        # queries of the hidden states, behind a norm of their own, which keeps the product's input too
+        named = OpKey(Module.ATTENTION, Role.NORM, Role.INDEX_Q).named("attention.index_q_norm")
+        both = 2 * context.activations(rows, hidden)
+        normed = Kernel(named, "layernorm", rows, hidden, saved_bytes=both, parameters=2 * hidden)
+        entry = sequence(entry, kernel(context, normed))
     return sequence(
-        Pass(forward=enter.forward),
-        _detached_linear(context, Role.INDEX_Q, attention.q_lora_rank, heads * dim, kept),
+        entry,
+        _detached_linear(context, Role.INDEX_Q, attention.q_lora_rank or hidden, heads * dim, kept),
         _detached_linear(context, Role.INDEX_K, hidden, dim + heads, kept),
         kernel(context, norm),
-        kernel(context, rotary),
+        kernel(context, rotary) if attention.rope_dim else Pass(),
     )
 
 

@@ -79,7 +79,8 @@ class AttentionSpec:
     each head's values, and ``keys_as_values``, whose projection is that of the keys (Gemma 4); ``inner_norm``, as many vectors of a norm over
     all heads' outputs before the output matrix (BitNet, arXiv 2504.12285 sec. 2); ``rope_key_norm``, a norm of the rotated channels that all heads of MLA share (dots3);
     ``differential``, half of the heads' outputs less a learned share of the other half's, each over values twice as wide, in a norm
-    without weights (arXiv 2410.05258 sec. 2.1); ``latent_gates``, gates that come with the queries from their latent, normed and not (A.X K2).
+    without weights (arXiv 2410.05258 sec. 2.1); ``latent_gates``, gates that come with the queries from their latent, normed and not (A.X K2);
+    ``position_scale``, a scale and a bias a head, of the logarithm of a query's position, that multiply queries (Mistral Large 4).
     """
 
     name: ClassVar[str] = "attention"
@@ -110,6 +111,7 @@ class AttentionSpec:
     rope_key_norm: bool = False
     differential: bool = False
     latent_gates: bool = False
+    position_scale: bool = False
     index_topk: int = 0
     index_heads: int = 0
     index_dim: int = 0
@@ -139,8 +141,8 @@ class AttentionSpec:
             section.fail("rope_dim", f"less than qk_dim = {qk_dim}")
         if attention.latent_gates and not (attention.output_gate and attention.q_lora_rank):
             section.fail("latent_gates", "false, or output_gate with a q_lora_rank")
-        if attention.index_topk and not (latent and attention.q_lora_rank):
-            section.fail("index_topk", "0: without latents of queries and keys no indexer is priced")
+        if attention.index_topk and not latent:
+            section.fail("index_topk", "0: without latents of keys no indexer is priced")
         heads, dim = attention.index_heads, attention.index_dim
         if bool(heads) != bool(dim) or (heads and not attention.index_topk):
             section.fail("index_heads", "heads of index_dim channels that select index_topk tokens")
@@ -186,6 +188,8 @@ class AttentionSpec:
                 every, with_bias = self.qk_norm_weights in OF_ALL_HEADS, self.qk_norm_weights in WITH_BIAS
                 yield norm_module(f"{prefix}.q_norm", self.qk_dim * (self.num_heads if every else 1), bias=with_bias)
                 yield norm_module(f"{prefix}.k_norm", self.qk_dim * (kv_heads if every else 1), bias=with_bias)
+        if self.position_scale:
+            yield parameter_module(f"{prefix}.position_scale", (2, self.num_heads + self.index_heads))
         if self.sinks:
             yield parameter_module(f"{prefix}.sinks", (self.num_heads,))
         if self.differential:
@@ -216,7 +220,10 @@ class AttentionSpec:
         if self.gates and not self.latent_gates:
             yield linear_module(f"{prefix}.gate", (self.gates, hidden))
         if self.index_heads:
-            yield linear_module(f"{prefix}.index_q", (self.index_heads * self.index_dim, self.q_lora_rank))
+            if not self.q_lora_rank:
+                yield norm_module(f"{prefix}.index_q_norm", hidden, bias=True)
+            width = self.index_heads * self.index_dim
+            yield linear_module(f"{prefix}.index_q", (width, self.q_lora_rank or hidden))
             yield linear_module(f"{prefix}.index_k", (self.index_dim, hidden))
             yield norm_module(f"{prefix}.index_norm", self.index_dim, bias=True)
             yield linear_module(f"{prefix}.index_weights", (self.index_heads, hidden))

@@ -94,6 +94,8 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
     first = [linear_module("embed_tokens", (model.vocab + model.extra_embedding_rows, hidden))]
     if model.position is PositionKind.LEARNED:
         first.append(linear_module("embed_positions", (model.max_positions, hidden)))
+    if model.rope_scales:
+        first.append(parameter_module("rope_scales", (model.rope_scales,)))
     if model.embedding_norm:
         first.append(_norm("embed_norm", hidden, model.norm))
     units = [Unit(name="embedding", modules=tuple(first))]

@@ -291,6 +291,25 @@ def mimo(top: Section, facts: TypeFacts) -> TypeFacts:
     return replace(facts, values=values, sinks=WINDOW, changes={WINDOW: {"num_key_value_heads": heads}})
 
 
+def mistral_large4(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns layers of ``no_rope_layers`` (0; every ``no_rope_layer_interval``-th where a file lists none), whose heads are as wide but
+    rotate nothing, beside those that take the selection of the one before; latents of another layer are refused."""
+    layers, rope = read_layers(top), top.integer("qk_rope_head_dim")
+    listed = read_layer_numbers(top, "no_rope_layers")
+    rotates = listed or [(index + 1) % top.integer("no_rope_layer_interval", 4) for index in range(layers)]
+    if len(rotates) != layers:
+        top.fail("no_rope_layers", f"a list of {layers} zeros and ones")
+    if read_layer_numbers(top, "kv_source_layers") not in ([], list(range(layers))):
+        top.fail("kv_source_layers", "each layer's own number: keys of another layer are not priced")
+    still = {"qk_rope_head_dim": 0, "qk_nope_head_dim": top.integer("qk_nope_head_dim") + rope}
+    facts = glm_moe_dsa(top, facts)
+    changes: dict[str | int, Mapping[str, object]] = dict(facts.changes)
+    for index, one in enumerate(rotates):
+        if not one:
+            changes[index] = {**changes.get(index, {}), **still}
+    return replace(facts, changes=changes, values={"rope_scales": rope // 2, "q_lora_rank": None})
+
+
 def minimax_m2(top: Section, facts: TypeFacts) -> TypeFacts:
     """Returns blocks that predict further tokens: ``num_mtp_modules`` of one layer where ``use_mtp`` says so."""
     top.only("mtp_transformer_layers", (1,), "modules of several layers that predict one token are not priced")
@@ -385,6 +404,7 @@ ADAPT: dict[str, Adapt] = {
         lfm3,
         mimo,
         minicpm3,
+        mistral_large4,
         minimax_m2,
         minimax_m3,
         molmo2,

@@ -56,6 +56,7 @@ def model_of(top: Section, facts: TypeFacts, name: str, runs: tuple[BlockRun, ..
         head_bias=_chosen(top, facts.head_bias),
         embedding_norm=facts.embedding_norm,
         final_norm=facts.final_norm,
+        rope_scales=top.integer("rope_scales", 0, minimum=0),
         residual_streams=top.integer(facts.residual_streams) if facts.residual_streams else 1,
         extra_embedding_rows=top.integer("extra_embedding_rows", 0, minimum=0),
         logit_softcap=top.has("final_logit_softcapping"),
@@ -177,6 +178,7 @@ def _attention(top: Section, facts: TypeFacts, kind: str) -> AttentionSpec:
         rope_key_norm=facts.rope_key_norm,
         differential=facts.differential,
         latent_gates=facts.latent_gates,
+        position_scale=facts.position_scale,
     )
 
 
@@ -206,7 +208,7 @@ def read_attention(top: Section, facts: TypeFacts) -> AttentionSpec:
 def latent_attention(top: Section, facts: TypeFacts) -> AttentionSpec:
     """Returns MLA (arXiv 2405.04434 sec. 2.1); ``q_lora_rank`` null projects queries directly. An indexer selects keys
     (arXiv 2512.02556 sec. 2.1); ``index_n_heads`` is 0 in layers that take the selection of the one before."""
-    heads, rope_dim = top.integer("num_attention_heads"), top.integer("qk_rope_head_dim")
+    heads, rope_dim = top.integer("num_attention_heads"), top.integer("qk_rope_head_dim", minimum=0)
     top.only("attention_bias", (False,), "biases of latent attention are not priced")
     return AttentionSpec(
         kind=AttentionKind.MLA,

@@ -52,6 +52,7 @@ class TypeFacts:
     rope_key_norm: bool = False
     differential: bool = False
     latent_gates: bool = False
+    position_scale: bool = False
     sinks: Choice = False
     alibi: Choice = False
     latent: bool = False

@@ -8,13 +8,14 @@ import pytest
 from ops.layout import Layout
 from ops.memory_bound import bytes_moved
 from ops.mixers.registry import MIXERS
-from ops.op import Attention, BatchedGemm, Comm, MemoryBound, Pass, Phase
-from spec.mixers.attention import AttentionSpec
+from ops.op import Attention, BatchedGemm, Comm, MemoryBound, Op, Pass, Phase
+from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
 from spec.model import BlockRun, BlockSpec
+from spec.parameters import block_parameters
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, saved_bytes, written
-from tests.solver.questions import ROOT
+from tests.solver.questions import ROOT, small_model, with_block
 
 SEQ, HIDDEN, TOPK = 8192, 7168, 2048
 MODEL = read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model
@@ -108,3 +109,35 @@ def test_no_context_parallelism_cuts_a_selection(way: str) -> None:
     row = MIXERS[AttentionSpec]
     assert not row.cuts_sequences(SPARSE, way)
     assert row.cuts_sequences(DENSE, way)
+
+
+def test_an_indexer_without_a_latent_of_queries_norms_the_hidden_states() -> None:
+    """Mistral Large 4 (transformers modeling_mistral_large4.py, MistralLarge4TextIndexer: q_input_norm with a bias, wq_b of the hidden
+    states) whose queries pass a scale and a bias a head of their position, the indexer's too; a layer without rotation has none."""
+    plain = AttentionSpec(
+        kind=AttentionKind.MLA, num_heads=8, num_kv_heads=8, qk_dim=96, v_dim=64, rope_dim=32, kv_lora_rank=128
+    )
+    indexed = replace(plain, index_topk=256, index_heads=4, index_dim=64)
+    hidden, tokens = 512, 2048
+    weights = 2 * hidden + 4 * 64 * hidden + 64 * hidden + 2 * 64 + 4 * hidden
+    assert mixer_parameters(indexed, hidden) - mixer_parameters(plain, hidden) == weights
+    scaled = replace(indexed, position_scale=True)
+    assert mixer_parameters(scaled, hidden) - mixer_parameters(indexed, hidden) == 2 * (8 + 4)
+    still = replace(scaled, rope_dim=0)
+
+    def ops(mixer: AttentionSpec) -> dict[str, Op]:
+        model = with_block(small_model(hidden=hidden), mixer=mixer)
+        piece = written(model, job(seq_len=tokens, world_size=1), "mtp", Layout.of(1)).blocks[0]
+        owned = sum(int(op.parameters[0]) for op in piece.forward)
+        assert owned == block_parameters(model.blocks[0].block, hidden)
+        return {op.name: op for op in piece.forward}
+
+    listed = ops(scaled)
+    product, normed, times = (listed[f"attention.{name}"] for name in ("index_q", "index_q_norm", "position_scale"))
+    assert isinstance(product, BatchedGemm)
+    assert (product.k[0], product.n[0]) == (hidden, 4 * 64)
+    assert isinstance(normed, MemoryBound)
+    assert bytes_moved(normed)[0] == 2 * 2 * tokens * hidden
+    assert isinstance(times, MemoryBound)
+    assert bytes_moved(times)[0] == 2 * 2 * tokens * (8 * 96 + 4 * 64)
+    assert not any("rotary" in name for name in ops(still))

@@ -306,6 +306,35 @@ def test_ernie_vl_lists_the_text_s_experts_first(tmp_path: Path) -> None:
     assert (moe.num_experts, moe.expert_ffn_hidden, moe.shared_ffn_hidden) == (8, 96, 192)
 
 
+def test_mistral_large_4_rotates_three_layers_of_four(tmp_path: Path) -> None:
+    """transformers configuration_mistral_large4.py: 1 is a layer that rotates; heads stay as wide."""
+    few = {"model_type": "mistral_large4_text", **SMALL, "num_hidden_layers": 4, "qk_rope_head_dim": 32}
+
+    def rotated(**says: object) -> list[int]:
+        model = load(tmp_path, {**few, **says})
+        assert model.rope_scales == 16
+        mixers = [run.block.mixer for run in model.blocks for _ in range(run.count)]
+        assert {(each.qk_dim, each.q_lora_rank, each.index_topk) for each in mixers} == {(96, 0, 2048)}
+        return [each.rope_dim for each in mixers]
+
+    assert rotated() == [32, 32, 32, 0]
+    assert rotated(no_rope_layers=[0, 1, 0, 1]) == [0, 32, 0, 32]
+    assert rotated(no_rope_layer_interval=2, kv_source_layers=[0, 1, 2, 3]) == [32, 0, 32, 0]
+    assert refusal(tmp_path, {**few, "no_rope_layers": [1]}).key == "no_rope_layers"
+    assert refusal(tmp_path, {**few, "kv_source_layers": [0, 0, 2, 3]}).key == "kv_source_layers"
+
+
+def test_hunyuan_4_selects_keys_anew_in_every_fourth_layer(tmp_path: Path) -> None:
+    """transformers configuration_hy_v4.py: the first layer, and every fourth from the second on."""
+    few = {"model_type": "hy_v4", **SMALL, "num_hidden_layers": 6}
+    model = load(tmp_path, {**few, "hc_mult": 3})
+    mixers = [run.block.mixer for run in model.blocks for _ in range(run.count)]
+    assert [each.index_heads > 0 for each in mixers] == [True, True, False, False, False, True]
+    assert (model.residual_streams, mixers[0].sinks, mixers[0].output_gate) == (3, True, True)
+    listed = load(tmp_path, {**few, "indexer_types": ["full", "shared"] * 3}).blocks
+    assert [run.block.mixer.index_heads > 0 for run in listed] == [True, *[False, True] * 2, False]
+
+
 def test_dbrx_has_its_keys_in_sections(tmp_path: Path) -> None:
     """databricks/dbrx-base: 132B, of which 36B are active (its README)."""
     model = load(tmp_path, SHAPES["dbrx"])

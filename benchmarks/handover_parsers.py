@@ -270,6 +270,7 @@ WHOLE = {f"{axis}_parallel_size": 1 for axis in ONES} | {
     "delay_wgrad_compute": False,
     "gradient_accumulation_fusion": False,
     "moe_token_dispatcher_type": "alltoall",
+    "fp8_output_proj": False,
     "use_cpu_initialization": True,
     "perform_initialization": False,
 }

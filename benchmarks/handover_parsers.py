@@ -4,7 +4,7 @@
 
 FRAMEWORK is a key of PARSERS. Reads a list of exports and prints a list of {name, refused}: the first line of the error
 that the checkout's code raises, or null. DeepSpeed, accelerate, torchtitan and Megatron-Bridge need their requirements
-installed (of Bridge transformers, omegaconf, hydra-core and einops); all get stubs for CUDA, Transformer Engine and missing
+installed (of torchtitan grain and tyro; of Bridge transformers, omegaconf, hydra-core and einops); all get stubs for CUDA, Transformer Engine and missing
 packages that a parser does not need. Megatron-LM and Bridge also build each model once on the meta device, with layers of
 Transformer Engine's names and weights, and its parameters must be as many as ours.
 """

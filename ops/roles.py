@@ -20,6 +20,7 @@ class Module(StrEnum):
     MAMBA2 = "mamba2"
     GATED_DELTA = "gated_delta"
     LIGHTNING = "lightning"
+    RG_LRU = "rg_lru"
     SHORT_CONVOLUTION = "short_convolution"
     MIXER = "mixer"
     MLP = "mlp"

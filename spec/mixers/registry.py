@@ -5,6 +5,7 @@ from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.lightning import LightningSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
+from spec.mixers.rg_lru import RgLruSpec
 from spec.mixers.short_convolution import ShortConvolutionSpec
 from spec.mixers.side_by_side import SideBySideSpec
 
@@ -15,5 +16,6 @@ KNOWN: tuple[type[Mixer], ...] = (
     ShortConvolutionSpec,
     SideBySideSpec,
     LightningSpec,
+    RgLruSpec,
 )
 MIXERS: dict[str, type[Mixer]] = {kind.name: kind for kind in KNOWN}

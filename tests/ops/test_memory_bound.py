@@ -185,6 +185,8 @@ FAMILIES = (
     "voxtral_realtime, class defaults",
     "kosmos-2, class defaults",
     "kosmos-2.5, class defaults",
+    "recurrent_gemma, class defaults",
+    "mistral_large4, class defaults",
 )
 TOKENS, HIDDEN = 2048, 1024
 NORMS = {NormPlace.BEFORE: 2, NormPlace.AFTER: 2, NormPlace.AROUND: 4, NormPlace.SHARED: 1, NormPlace.BEHIND: 2}

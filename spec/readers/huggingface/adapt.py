@@ -362,6 +362,13 @@ def opt(top: Section, facts: TypeFacts) -> TypeFacts:
     return facts
 
 
+def recurrent_gemma(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns layers by ``block_types``, repeated; gate and up are halves of the MLP's width."""
+    kinds = [WINDOW if kind == "attention" else "linear_attention" for kind in top.texts("block_types")]
+    values: dict[str, object] = {"intermediate_size": top.integer("intermediate_size") // 2}
+    return replace(facts, pattern=kinds or facts.pattern, values=values)
+
+
 def stablelm(top: Section, facts: TypeFacts) -> TypeFacts:
     """Returns one norm for both halves where they stand side by side."""
     parallel = top.flag("use_parallel_residual", False)
@@ -411,6 +418,7 @@ ADAPT: dict[str, Adapt] = {
         muse,
         olmo_hybrid,
         opt,
+        recurrent_gemma,
         stablelm,
         step3p5,
     )

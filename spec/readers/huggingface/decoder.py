@@ -10,6 +10,7 @@ from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
 from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.lightning import LightningSpec
 from spec.mixers.mixer import Mixer
+from spec.mixers.rg_lru import RgLruSpec
 from spec.mixers.short_convolution import ShortConvolutionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 from spec.readers.huggingface.parts import activation, norm_epsilon, predicting, read_layer_numbers, read_layers, rope
@@ -262,10 +263,18 @@ def _lightning(top: Section) -> LightningSpec:
     return LightningSpec(num_heads=heads, head_dim=width, chunk_size=top.integer("block_size"))
 
 
+def _rg_lru(top: Section) -> RgLruSpec:
+    blocks, width = top.integer("num_attention_heads"), top.integer("lru_width", top.integer("hidden_size"))
+    if width % blocks:
+        top.fail("lru_width", f"a multiple of num_attention_heads = {blocks}")
+    return RgLruSpec(num_blocks=blocks, block_width=width // blocks, conv_kernel=top.integer("conv1d_width"))
+
+
 LINEAR_MIXERS: dict[str, Callable[[Section], Mixer]] = {
     "gated_delta": _gated_delta,
     "channel_delta": _channel_delta,
     "lightning": _lightning,
+    "rg_lru": _rg_lru,
     "short_convolution": _short_convolution,
 }
 

@@ -335,6 +335,17 @@ def test_hunyuan_4_selects_keys_anew_in_every_fourth_layer(tmp_path: Path) -> No
     assert [run.block.mixer.index_heads > 0 for run in listed] == [True, *[False, True] * 2, False]
 
 
+def test_recurrent_gemma_repeats_its_block_types(tmp_path: Path) -> None:
+    """transformers configuration_recurrent_gemma.py, layers_block_type; modeling_recurrent_gemma.py, half of the MLP's width."""
+    few = {"model_type": "recurrent_gemma", **SMALL, "num_hidden_layers": 4}
+    model = load(tmp_path, {**few, "block_types": ["recurrent", "attention"], "lru_width": 320})
+    names = [run.block.mixer.name for run in model.blocks for _ in range(run.count)]
+    assert names == ["rg_lru", "attention"] * 2
+    assert (model.blocks[0].block.mixer.block_width, model.blocks[0].block.mlp.ffn_hidden) == (80, 256)
+    assert [run.block.mixer.name for run in load(tmp_path, few).blocks] == ["rg_lru", "attention", "rg_lru"]
+    assert refusal(tmp_path, {**few, "lru_width": 322}).key == "lru_width"
+
+
 def test_dbrx_has_its_keys_in_sections(tmp_path: Path) -> None:
     """databricks/dbrx-base: 132B, of which 36B are active (its README)."""
     model = load(tmp_path, SHAPES["dbrx"])

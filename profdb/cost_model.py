@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ops.memory_bound import KERNELS
 from ops.op import (
     Attention,
     AttentionCall,
@@ -67,6 +68,8 @@ SAME_WIDTH = frozenset({"bf16", "fp16"})
 
 ANY_KERNEL = 0.25
 """Assumption: relative standard error of a memory-bound kernel estimated by another one's bytes/s; chosen by us."""
+BY_COPY = 0.2
+"""Assumption: the same by those of a copy, which streams as fused kernels do; chosen by us."""
 
 MOST_UNSURE = 1.0
 """Relative standard error above which a curve far from its samples says nothing: the hardware spec's model, where allowed,
@@ -242,7 +245,8 @@ class ProfileCostModel:
         # A curve marks with NaN what it cannot tell: no curve of these labels, or no measured group of this reach.
         missing = np.isnan(seconds)
         if self._modelled is not None:
-            missing |= spread > MOST_UNSURE
+            # A kernel that was not measured is modelled rather than read from another's curve.
+            missing |= spread >= (BY_COPY if family is Family.MEMORY_BOUND else MOST_UNSURE)
         if not missing.any():
             return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
         across = "inter" in columns and bool((query.columns()["inter"][missing] > 1).any())
@@ -333,7 +337,11 @@ def label_penalty(family: Family, word: str, requested: str, measured: str) -> f
     """Returns the relative error of using curves labelled ``measured`` where ``requested`` is asked for; None if that
     is not allowed."""
     if family is Family.MEMORY_BOUND and word == "kernel":
-        return ANY_KERNEL
+        if measured == "copy":
+            return BY_COPY
+        # One that is written out, operation by operation, says nothing of a fused one.
+        fused = {getattr(KERNELS.get(name), "fused", True) for name in (requested, measured)}
+        return ANY_KERNEL if len(fused) == 1 else None
     if family in BYTES_ONLY and word.endswith("dtype"):
         return 0.15
     if word in DTYPE_LABELS and {requested, measured} <= SAME_WIDTH:

@@ -9,6 +9,7 @@ from profdb.cases import AttentionCase, GemmCase, MemoryBoundCase
 from profdb.cost_model import ProfileCostModel
 from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery, TimeEstimate
 from spec.collectives import Collective
+from spec.errors import MissingCurveError
 from spec.origin import Origin
 from tests.profdb.profiles import (
     BYTES_PER_S,
@@ -95,6 +96,30 @@ class Sheet:
             )
 
         return answer
+
+
+def test_a_kernel_without_samples_is_read_from_a_copy_not_from_one_written_out() -> None:
+    """The written-out kernel takes twice its bytes' time; it stands first in the profile."""
+    rows = (1024, 4096, 16384)
+    cases = [
+        MemoryBoundCase(kernel=k, direction="forward", rows=r, width=4096)
+        for k in ("clamp_glu_unfused", "copy")
+        for r in rows
+    ]
+    seconds = {
+        case: (32.0 if "unfused" in case.kernel else 4.0) * case.rows * case.width / BYTES_PER_S for case in cases
+    }
+    measured = profile([sample(case, time) for case, time in seconds.items()])
+    query = MemoryBoundQuery(kernel="rmsnorm", rows=4096, width=4096)
+    priced = ProfileCostModel(measured).memory_bound_s(query)
+    assert priced.seconds[0] == pytest.approx(seconds[cases[4]], rel=0.05)
+    assert priced.origin[0] == Origin.EXTRAPOLATED
+    alone = profile([sample(case, seconds[case]) for case in cases[:3]])
+    with pytest.raises(MissingCurveError):
+        ProfileCostModel(alone).memory_bound_s(query)
+    # with a hardware spec at hand it is modelled instead
+    modelled = ProfileCostModel(measured, missing="modelled", modelled=Sheet()).memory_bound_s(query)  # type: ignore[arg-type]
+    assert (modelled.seconds[0], modelled.origin[0]) == (1.0, Origin.MODELLED)
 
 
 def test_modelled_book_answers_only_what_is_missing_and_only_when_asked() -> None:

@@ -115,9 +115,9 @@ def test_a_cluster_is_answered_from_the_shipped_measurements_of_its_gpu(cluster:
 
 
 def test_a_curve_far_from_its_samples_that_says_nothing_gives_way_to_the_model() -> None:
-    """A gradient of 350 million elements in one column, where rows of 4,096 and more were measured."""
+    """A gradient of 350 million elements in three columns, where rows of 4,096 and more were measured."""
     cost_model, times = book_of(llama(16, "h100-sxm"))
-    query = MemoryBoundQuery(kernel="accumulate", rows=[350_000_000], width=[1], direction="backward")
+    query = MemoryBoundQuery(kernel="accumulate", rows=[116_666_667], width=[3], direction="backward")
     alone = ProfileCostModel(times.profile).memory_bound_s(query)
     assert (1.0 < alone.relative_std[0] < 2.0, alone.origin[0]) == (True, Origin.EXTRAPOLATED)
     modelled = ModelledCostModel(cluster=read_cluster("h100-sxm", root=ROOT)).memory_bound_s(query)

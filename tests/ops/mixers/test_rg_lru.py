@@ -61,6 +61,11 @@ def test_the_recurrence_reads_three_tensors_and_writes_one() -> None:
     assert saved_bytes(piece) == 2 * TOKENS * (2 * HIDDEN + (1 + 1 + 2 + 2 + 1) * WIDTH)
 
 
+def test_the_input_gradients_of_both_products_in_are_added_once() -> None:
+    sums = [op for op in layer().backward if isinstance(op, MemoryBound) and op.name.endswith("add_gradients")]
+    assert [float(bytes_moved(op)[0]) for op in sums] == [3 * 2 * TOKENS * HIDDEN]
+
+
 def test_context_parallelism_exchanges_blocks() -> None:
     part = layer("fsp", cp=4)
     moved = {op.name: int(op.size_bytes[0]) for op in part.forward if isinstance(op, Comm) and op.axis is Axis.CP}

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from runner.reference.kernels import settings_of
 from solver.report.files import write_json
 from solver.report.terminal import table
 from spec.errors import ConfigError
+from spec.files import check_outputs
+from spec.frameworks import framework_preset
 from spec.program.command import batch_tokens, decimal, whole
 from spec.program.kinds import MOST_MINUTES, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
 from spec.readers.read_config import add_config, read_config
@@ -74,10 +77,14 @@ def verify(options: argparse.Namespace, root: Path) -> int:
     """Measures a profile if there is none, searches, trains, compares, calibrates and searches again. Returns the exit
     status: 1 if no plan ran."""
     read_config(options.config, assume=options.assume)
-    options.out.mkdir(parents=True, exist_ok=True)
+    if options.framework:
+        framework_preset(options.framework)
+    check_outputs(files={}, folders={"--out": options.out}, inputs={"--profile": options.profile})
     times = ["--config", str(options.config), "--pre_profiling_data_path", str(options.profile), "--missing=modelled"]
     times += ["--assume", options.assume] if options.assume else []
     question = [*times, *searched(options)]
+    # Whatever can be refused has been, before minutes go into a profile.
+    make_folder(options.out)
     if not options.profile.exists():
         minutes = [f"--budget_minutes={options.minutes}"] if options.minutes else []
         words = ["profile", "--device", options.device, "--output", str(options.profile), *minutes]
@@ -86,11 +93,23 @@ def verify(options: argparse.Namespace, root: Path) -> int:
             return measured.status
     answer = options.out / "answer.json"
     if status := pss(["search", *question, "--json", str(answer)]).status:
+        # A folder made for this question alone goes again; one with results stays.
+        with suppress(OSError):
+            options.out.rmdir()
         return status
     plans = [checked(options, times, number, best) for number, best in enumerate(bests(answer), 1)]
     write_json(options.out / "checked.json", {"plans": [asdict(one) for one in plans], "regret": regret(plans)})
     print("\n".join(["", *lines(plans)]), flush=True)
     return calibrated(options, question, sum(one.measured_s is not None for one in plans))
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder of the results. Raises ConfigError where that is not possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        allowed = f"a folder that can be made ({error.strerror})"
+        raise ConfigError(where="verify", key="--out", value=str(folder), allowed=allowed) from error
 
 
 def searched(options: argparse.Namespace) -> list[str]:

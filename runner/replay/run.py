@@ -30,6 +30,7 @@ from runner.replay.operations import ComputeMode, Operations, close_groups, open
 from runner.replay.program import Launches, ReplayLaunch, ReplayTask, StageProgram, groups_used
 from solver.report.files import write_json
 from spec.errors import ExportError
+from spec.files import check_outputs
 from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 from workload.traffic.ranks import rank_groups
 
@@ -345,11 +346,19 @@ def run_workload(options: ReplayOptions, read: Read, layout: RankLayout) -> list
         layout,
         choose_device(options.device, layout),
         timeout_s=options.timeout_s,
-        first=lambda world: tasks.append(read_on_all_ranks(world, read)),
+        first=lambda world: tasks.append(read_checked(world, read, options)),
     )
     _, lines = run_in_world(options, lambda _: tasks[0], world, install_abort_hook(world))
     world.close()
     return lines
+
+
+def read_checked(world: World, read: Read, options: ReplayOptions) -> ReplayTask:
+    """The task, once the result files can be written on rank 0."""
+    json_path = options.json if isinstance(options.json, Path) else None
+    files = {"--json": json_path, "--metrics": options.metrics}
+    agree(world, lambda: check_outputs(files, folders={}, inputs={}) if world.leads else None)
+    return read_on_all_ranks(world, read)
 
 
 def run_in_world(options: ReplayOptions, read: Read, world: World, hook: AbortHook) -> tuple[Log, list[str]]:

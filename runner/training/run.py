@@ -40,7 +40,7 @@ from runner.training.trainer import Trainer, TrainingConfig
 from solver.problem.model_flops import attention_counted, mfu, products, tokens_per_gpu_per_s
 from solver.report.files import write_json
 from spec.errors import ExportError
-from spec.files import atomic_file, atomic_path
+from spec.files import atomic_file, atomic_path, check_outputs
 from spec.mixers.attention import AttentionSpec
 from spec.parameters import num_parameters
 from spec.readers.read_config import assumption_lines
@@ -407,6 +407,7 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
     def first(world: World) -> None:
         world.begin("reading the config and the plan")
         tasks.append(agree(world, lambda: read_task(options.request, device, layout.size)))
+        agree(world, lambda: check_results(options) if world.leads else None)
         check_same(world, repr(tasks[0].training), "the config or the command line")
 
     # The task is read before the process groups open, so that a wrong option is reported at once.
@@ -430,10 +431,18 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
     return [*assumption_lines(task.training.model), *lines(measured), *messages] if world.leads else []
 
 
+def check_results(options: TrainOptions) -> None:
+    """Raises ConfigError for result files that could not be written when the steps are done."""
+    json_path = options.json if isinstance(options.json, Path) else None
+    inputs = {"--config": options.request.config}
+    check_outputs({"--json": json_path, "--metrics": options.metrics}, folders={}, inputs=inputs)
+
+
 def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingResult:
     """The result of building the model and running every step, the same on all ranks."""
     device = world.device
     with guard_step(world, "building the model"):
+        attention = attention_kernel(task.training, device.torch_device)
         trainer = Trainer(task.training, device.torch_device)
     steps: list[tuple[float, float]] = []
     losses: list[float] = []
@@ -455,7 +464,6 @@ def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingRes
             steps.append(step_seconds)
             losses.append(loss)
     memory = asdict(peak_memory_of(device))
-    attention = attention_kernel(task.training, device.torch_device)
     if options.trace is not None:
         path = trace_path(options.trace, file_name(task), world.rank)
         with guard_step(world, "the steps of the trace"):

@@ -149,6 +149,8 @@ def test_settings_of_the_reference_can_be_written_and_read(settings: dict[str, o
     ("words", "reason"),
     [
         (("--config", "no.py"), "no.py"),
+        (("--framework", "nope"), "nope"),
+        (("--job", "nope=1"), "nope"),
         (("--global_batch_size", "4X"), "--global_batch_size"),
         (("--nproc", "0"), "--nproc"),
         (("--top", "0"), "--top"),
@@ -170,6 +172,26 @@ def test_what_cannot_be_checked_is_refused_before_a_folder_is_made(
     assert status == 2
     assert reason in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_question_that_the_search_refuses_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(lambda _: "")
+    monkeypatch.setattr(cluster, "program", lambda _: LaunchResult(status=2, errors=("error: no profile",)))
+    assert checking(cluster, tmp_path, monkeypatch) == 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made_is_one_line_before_anything_is_measured(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    cluster = Cluster(lambda _: "")
+    assert checking(cluster, tmp_path, monkeypatch, "--out", str(tmp_path / out), profiled=False) == 2
+    assert cluster.launched == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "--out" in line
 
 
 @pytest.mark.nightly

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -97,6 +98,16 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     rows = list(csv.DictReader(steps.open()))
     assert [float(row["loss"]) for row in rows] == pytest.approx(record["losses"], abs=1e-5)
     assert any(line.startswith("step ") for line in lines)
+
+
+@pytest.mark.parametrize("option", ["json", "metrics"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_steps(option: str, tmp_path: Path) -> None:
+    printed: list[str] = []
+    request = TrainRequest(root=ROOT, config=CONFIG, plan="micro_batch=1", micro_batches=1, seq_len=32, dtype="fp32")
+    options = TrainOptions(request=request, device="cpu", say=printed.append)
+    with pytest.raises(UserError, match=f"--{option}: output path"):
+        run_training(replace(options, **{option: tmp_path / "no" / "file"}), RankLayout())
+    assert printed == []
 
 
 def test_a_plan_for_another_number_of_ranks_is_refused() -> None:

@@ -104,7 +104,7 @@ def _between_streams(context: LayerContext, module: Module) -> tuple[Pass, Pass]
 def _norm_gate(context: LayerContext, module: Module, rank: int) -> Pass:
     """Returns a norm's output times the sigmoid of what a small MLP makes of it, which keeps both (transformers
     models/axk2/modeling_axk2.py, AXK2GatedRMSNorm); its two matrices are whole on every rank, for its own tokens."""
-    rows, hidden, narrow = (
+    rows, hidden, latent = (
         context.norm_rows,
         context.layout.constant(context.model.hidden),
         context.layout.constant(rank),
@@ -112,8 +112,8 @@ def _norm_gate(context: LayerContext, module: Module, rank: int) -> Pass:
     down, up = (
         Linear(module=module, role=role, tokens=rows, inputs=inputs, outputs=outputs, saved_bytes=saved)
         for role, inputs, outputs, saved in (
-            (Role.LATENT_DOWN, hidden, narrow, 0.0 * rows),
-            (Role.LATENT_UP, narrow, hidden, context.activations(rows, 2 * rank)),
+            (Role.LATENT_DOWN, hidden, latent, 0.0 * rows),
+            (Role.LATENT_UP, latent, hidden, context.activations(rows, 2 * rank)),
         )
     )
     what = OpKey(module, Role.GATE, Role.NORM).named(f"{module}.norm_gate")

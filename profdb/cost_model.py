@@ -245,7 +245,7 @@ class ProfileCostModel:
         # A curve marks with NaN what it cannot tell: no curve of these labels, or no measured group of this reach.
         missing = np.isnan(seconds)
         if self._modelled is not None:
-            # A kernel that was not measured is modelled rather than read from another's curve.
+            # A kernel without samples near is modelled rather than read from another's curve, or from far outside.
             missing |= spread >= (BY_COPY if family is Family.MEMORY_BOUND else MOST_UNSURE)
         if not missing.any():
             return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)

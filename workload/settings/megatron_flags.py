@@ -277,7 +277,9 @@ UNFUSED = {"rotary": "--no-rope-fusion", "softmax": "--no-masked-softmax-fusion"
 
 def job_flags(model: ModelSpec, job: JobSpec) -> Flags:
     """Returns the flags that every plan shares. Raises ExportError for a job that Megatron-LM does not run."""
-    require(not (model.tied_embeddings and job.precision.low_precision_head), "a narrow head tied to the embedding")
+    require(
+        not (model.tied_embeddings and job.precision.low_precision_head), "a low-precision head tied to the embedding"
+    )
     flags = _formats(job.precision)
     # flash-attn has no sinks (Transformer Engine dot_product_attention/utils.py, get_attention_backend: softmax_type).
     sinks = any(getattr(run.block.mixer, "sinks", False) for run in model.blocks)
@@ -400,7 +402,7 @@ def _formats(precision: Precision) -> Flags:
     if lent:
         flags["--reuse-grad-buf-for-mxfp8-param-ag"] = None
     if precision.low_precision_head:
-        require(flags.get("--fp8-recipe") == "mxfp8", "a narrow head that is not in MXFP8")
+        require(flags.get("--fp8-recipe") == "mxfp8", "a low-precision head that is not in MXFP8")
         flags["--fp8-output-proj"] = None
     return flags | _wide_layers(precision) | _gradients(precision) | _states(precision)
 

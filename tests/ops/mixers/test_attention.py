@@ -411,22 +411,18 @@ def test_values_that_are_keys_have_no_columns_of_their_own() -> None:
     assert plain.n[0] - same.n[0] == KV * HEAD
 
 
+LATENT = AttentionSpec(
+    kind=AttentionKind.MLA, num_heads=HEADS, num_kv_heads=HEADS, qk_dim=192, v_dim=128, rope_dim=64, kv_lora_rank=512
+)
+
+
 def test_latent_attention_has_gates_and_a_norm_of_its_rotated_key() -> None:
     """transformers modeling_dots3_note.py, Dots3NoteTextAttention: g_proj gives a number a head, of the hidden states;
     k_rope_only_layernorm has a weight for each rotated channel."""
-    plain = AttentionSpec(
-        kind=AttentionKind.MLA,
-        num_heads=HEADS,
-        num_kv_heads=HEADS,
-        qk_dim=192,
-        v_dim=128,
-        rope_dim=64,
-        kv_lora_rank=512,
-    )
-    special = replace(plain, head_gate=True, rope_key_norm=True)
-    assert mixer_parameters(special, HIDDEN) - mixer_parameters(plain, HIDDEN) == HIDDEN * HEADS + 64
+    special = replace(LATENT, head_gate=True, rope_key_norm=True)
+    assert mixer_parameters(special, HIDDEN) - mixer_parameters(LATENT, HIDDEN) == HIDDEN * HEADS + 64
     for tp in (1, 2):
-        one, other = layer(special, tp=tp), layer(plain, tp=tp)
+        one, other = layer(special, tp=tp), layer(LATENT, tp=tp)
         owned = [sum(int(op.parameters[0]) for op in piece.forward) for piece in (one, other)]
         assert owned[0] - owned[1] == HIDDEN * HEADS // tp + 64
     ops = {op.name: op for op in layer(special).forward}
@@ -435,24 +431,15 @@ def test_latent_attention_has_gates_and_a_norm_of_its_rotated_key() -> None:
     assert (gate.m[0], gate.k[0], gate.n[0]) == (SEQ, HIDDEN, HEADS)
     assert isinstance(normed, MemoryBound)
     assert bytes_moved(normed)[0] == 2 * 2 * SEQ * 64
-    assert saved_bytes(layer(special)) - saved_bytes(layer(plain)) == 2 * SEQ * (64 + HEADS * (128 + 1))
+    assert saved_bytes(layer(special)) - saved_bytes(layer(LATENT)) == 2 * SEQ * (64 + HEADS * (128 + 1))
 
 
 def test_latent_attention_without_positions_rotates_nothing() -> None:
-    plain = AttentionSpec(
-        kind=AttentionKind.MLA,
-        num_heads=HEADS,
-        num_kv_heads=HEADS,
-        qk_dim=192,
-        v_dim=128,
-        rope_dim=64,
-        kv_lora_rank=512,
-    )
     rotated = {
         position: any(
             op.role is Role.ROTARY
             for op in written(
-                replace(with_block(small_model(hidden=HIDDEN), mixer=plain), position=position),
+                replace(with_block(small_model(hidden=HIDDEN), mixer=LATENT), position=position),
                 job(seq_len=SEQ, world_size=1),
                 "mtp",
                 Layout.of(1),

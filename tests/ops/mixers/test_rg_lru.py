@@ -19,9 +19,9 @@ MIXER = RgLruSpec(num_blocks=BLOCKS, block_width=BLOCK)
 
 def layer(strategy: str = "mtp", **degrees: int) -> Pass:
     ranks = degrees.get("tp", 1) * degrees.get("cp", 1)
-    asked = job(seq_len=SEQ, world_size=ranks, context_parallel="all_to_all")
+    settings = job(seq_len=SEQ, world_size=ranks, context_parallel="all_to_all")
     model = with_block(small_model(hidden=HIDDEN), mixer=MIXER, mlp=None)
-    return written(model, asked, strategy, Layout.of(ranks, micro_batch=BATCH, **degrees)).blocks[0]
+    return written(model, settings, strategy, Layout.of(ranks, micro_batch=BATCH, **degrees)).blocks[0]
 
 
 @pytest.mark.parametrize("tp", [1, 4])

@@ -22,8 +22,8 @@ def model(*, bias: bool = False) -> ModelSpec:
 
 def layer(strategy: str = "mtp", *, bias: bool = False, **degrees: int) -> Pass:
     ranks = degrees.get("tp", 1) * degrees.get("cp", 1)
-    asked = job(seq_len=SEQ, world_size=ranks, context_parallel="all_to_all")
-    return written(model(bias=bias), asked, strategy, Layout.of(ranks, micro_batch=BATCH, **degrees)).blocks[0]
+    settings = job(seq_len=SEQ, world_size=ranks, context_parallel="all_to_all")
+    return written(model(bias=bias), settings, strategy, Layout.of(ranks, micro_batch=BATCH, **degrees)).blocks[0]
 
 
 @pytest.mark.parametrize("bias", [False, True])

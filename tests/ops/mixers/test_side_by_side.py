@@ -25,9 +25,9 @@ BOTH = SideBySideSpec(attention=ATTENTION, mamba2=MAMBA)
 
 def layer(mixer: Mixer, strategy: str = "mtp", **degrees: int) -> Pass:
     ranks = degrees.get("tp", 1) * degrees.get("cp", 1)
-    asked = job(seq_len=SEQ, world_size=ranks, context_parallel="all_to_all")
+    settings = job(seq_len=SEQ, world_size=ranks, context_parallel="all_to_all")
     model = with_block(small_model(hidden=HIDDEN), mixer=mixer, mlp=None)
-    return written(model, asked, strategy, Layout.of(ranks, **degrees)).blocks[0]
+    return written(model, settings, strategy, Layout.of(ranks, **degrees)).blocks[0]
 
 
 @pytest.mark.parametrize(

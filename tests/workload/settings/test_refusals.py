@@ -139,7 +139,7 @@ NO_JOB: list[Row] = [
         ({"gradient": "fp16", "reduce": "fp16"}, {}, "gradients in fp16"),
         ({"parameter_gather": "fp32"}, {}, "gathered parameters"),
         ({"low_precision_parameters": True}, {}, "parameters held narrow"),
-        ({"linear": "fp8", "low_precision_head": True}, {}, "a narrow head that is not in MXFP8"),
+        ({"linear": "fp8", "low_precision_head": True}, {}, "a low-precision head that is not in MXFP8"),
         ({"master": ""}, {}, "no copy"),
         ({"moe_dispatcher": "deepep", "overlap_shared_experts": True}, {"mlp": None, "moe": EXPERTS}, "beside deepep"),
         (

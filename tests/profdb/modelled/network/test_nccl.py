@@ -112,8 +112,8 @@ def test_the_switch_gathers_for_thirty_two_ranks_at_most() -> None:
     assert nccl is not None
     rate = 900e9 * 40.1 / 50.0 * nccl.nvls_share * NVLS_SHARE
     for kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-        told = [float(nvls_seconds(gb200, kind, floats(size), shape(n, 1))[0]) for n in (32, 36)]
-        assert told == [pytest.approx(25e-6 + (size + 24 * MIB) * 31 / 32 / rate), np.inf]
+        found = [float(nvls_seconds(gb200, kind, floats(size), shape(n, 1))[0]) for n in (32, 36)]
+        assert found == [pytest.approx(25e-6 + (size + 24 * MIB) * 31 / 32 / rate), np.inf]
     whole = float(nvls_seconds(gb200, Collective.ALL_REDUCE, floats(size), shape(64, 1))[0])
     assert whole == pytest.approx(25e-6 + (size + 2 * 48 * MIB) * 65 / 64 / rate)
 

@@ -7,10 +7,9 @@ end a run: a rank that is gone, and a device that no call can recover.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 
 from profdb.sample import Sample
-from profiler.benchmarks.launched import OUT_OF_MEMORY, UnsupportedCaseError
+from profiler.benchmarks.launched import OUT_OF_MEMORY, ErrorCapture, UnsupportedCaseError
 from profiler.cases.sweep_plan import describe
 from profiler.distributed.world import World
 
@@ -43,24 +42,6 @@ class Outcome:
     def ok(self) -> bool:
         """Returns whether every rank succeeded."""
         return self.status == OK
-
-
-class ErrorCapture:
-    """Context of one case that stores any error raised in it as ``problem``; Ctrl-C and the end of the program pass."""
-
-    def __init__(self) -> None:
-        self.problem: Exception | None = None
-
-    def __enter__(self) -> "ErrorCapture":
-        """Returns the context, whose ``problem`` is set after it."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        """Stores an error and suppresses it."""
-        self.problem = problem if isinstance(problem, Exception) else None
-        return self.problem is not None
 
 
 def run_on_all_ranks(world: World, action: Callable[[], object]) -> Outcome:

@@ -23,6 +23,7 @@ from profiler.benchmarks.collectives import tilings_of
 from profiler.benchmarks.fp8 import scale_recipes
 from profiler.benchmarks.launched import Launcher
 from profiler.benchmarks.memory_bound import compiled_kernels
+from profiler.benchmarks.optional_packages import import_notes
 from profiler.cases.model_cases import ModelRequest
 from profiler.cases.sweep_plan import SweepPlan, cases_here, describe, plan_cases, skip_notes
 from profiler.clocks import ABSENT, ClockMonitor, open_nvml, with_clocks
@@ -295,7 +296,7 @@ def notes_on(world: World, hardware: HardwareSpec | None) -> list[str]:
         notes.append("one process: no collectives measured (start with torchrun --nproc-per-node=N)")
     if hardware is None:
         notes.append(f"no hardware spec under configs/clusters names {world.device.name!r} in gpu.device_names")
-    return notes
+    return [*notes, *import_notes()] if world.device.kind == "cuda" else notes
 
 
 def merge_into_profile(

@@ -224,6 +224,7 @@ def smoke(options: RunOptions, layout: RankLayout) -> list[str]:
             for sample in report.profile.samples
             if sample.status != "ok"
         ),
+        *(f"note: {note}" for note in report.notes),
     ]
 
 

@@ -14,6 +14,7 @@ from types import ModuleType
 
 from torch.nn import attention
 
+from profiler.benchmarks.launched import ErrorCapture
 from profiler.benchmarks.optional_packages import optional_package
 from profiler.device import Device
 
@@ -94,11 +95,10 @@ def activate_generation(generation: str) -> bool:
     implementations: Callable[[], list[str]] | None = getattr(attention, "list_flash_attention_impls", None)
     if activate is None or implementations is None or generation not in implementations():
         return False
-    try:
+    # torch imports the package that has it, which may fail by any error.
+    with ErrorCapture() as capture:
         activate(generation)
-    except (ImportError, OSError, RuntimeError, ValueError):
-        return False
-    return True
+    return capture.problem is None
 
 
 def restore_torch_kernel() -> None:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Protocol, TypeVar
 
 import torch
@@ -29,17 +30,35 @@ class UnsupportedCaseError(Exception):
     another operation."""
 
 
+class ErrorCapture:
+    """Context that stores any error raised in it as ``problem``; Ctrl-C and the end of the program pass."""
+
+    def __init__(self) -> None:
+        self.problem: Exception | None = None
+
+    def __enter__(self) -> "ErrorCapture":
+        """Returns the context, whose ``problem`` is set after it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Stores an error and suppresses it."""
+        self.problem = problem if isinstance(problem, Exception) else None
+        return self.problem is not None
+
+
 def call_or_refuse(call: Callable[[], Result]) -> Result:
     """Returns the result of the first call. torch reports by an error (and warnings that repeat it) that a kernel
     does not accept these shapes, FlashAttention-4 by an assertion (flash_attn/cute/interface.py,
-    _validate_head_dims)."""
+    _validate_head_dims); a package of another release lacks what its first call imports."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             return call()
     except OUT_OF_MEMORY:
         raise
-    except (RuntimeError, TypeError, ValueError, AssertionError) as refused:
+    except (RuntimeError, TypeError, ValueError, AssertionError, AttributeError, ImportError) as refused:
         raise UnsupportedCaseError((str(refused).splitlines() or ["no word"])[0]) from refused
 
 

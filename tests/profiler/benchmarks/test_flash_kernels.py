@@ -1,6 +1,7 @@
 """The name of a kernel is what runs: the best of the GPU's generation, or FlashAttention-2."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from profdb.cases import AttentionCase
-from profiler.benchmarks import attention, flash_kernels
+from profiler.benchmarks import attention, flash_kernels, optional_packages
 from profiler.benchmarks.attention import (
     Order,
     attention_operands,
@@ -118,9 +119,29 @@ def test_the_first_that_takes_the_shape_runs_under_its_own_name(monkeypatch: pyt
         launch_attention(case, Device(kind="cpu"))
 
 
-def test_a_generation_that_torch_knows_and_nobody_installed_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", ["AttributeError", "ModuleNotFoundError", "SyntaxError", "OSError"])
+def test_a_package_that_fails_to_import_by_any_error_is_replaced_and_named(
+    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """flash-attn of another torch ended 28 kinds of kernel by AttributeError."""
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").write_text(f"raise {error}('no such op\\nand a stack')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    optional_packages.import_package.cache_clear()
+    names = [one.name for one in candidates("flash", "causal", gpu(8))]
+    lines = optional_packages.import_notes()
+    optional_packages.import_package.cache_clear()
+    assert names == [f"{SDPA} flash", f"{SDPA} cudnn", f"{SDPA} efficient"]
+    why = f"({error}: no such op)"
+    assert lines == [f"flash_attn is installed but fails to import, so other kernels ran in its place {why}"]
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("No module named 'flash_attn_interface'"), AttributeError("op")])
+def test_a_generation_that_torch_knows_and_nobody_installed_is_none(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def absent(_: str) -> None:
-        raise ModuleNotFoundError("No module named 'flash_attn_interface'")
+        raise error
 
     monkeypatch.setattr(flash_kernels.attention, "activate_flash_attention_impl", absent, raising=False)
     monkeypatch.setattr(flash_kernels.attention, "list_flash_attention_impls", lambda: ["FA3"], raising=False)

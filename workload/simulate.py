@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from solver.report.files import write_json
@@ -53,7 +52,6 @@ def closed_form_options(options: argparse.Namespace, root: Path) -> AnalyticalOp
             nvlink_gib=options.nvlink,
             nic_gib=options.nic_busbw,
         ),
-        gpus=options.gpus,
         ratios=read_ratio_tables(options.ratio_dir or root / SHIPPED),
         busbw=read_busbw(options.busbw) if options.busbw else None,
         dp_overlap=options.dp_o,
@@ -100,8 +98,6 @@ def ignored(options: argparse.Namespace) -> Iterator[str]:
 
 def replayed(options: argparse.Namespace, workload: SimaiWorkload, root: Path) -> ReplayReport:
     """The workload by the curves of --profile (default: the shipped one). Raises UserError as the readers do."""
-    if options.gpus is not None:
-        workload = replace(workload, header=replace(workload.header, all_gpus=options.gpus))
     source = time_source(
         TimeFlags(profile=options.profile or root / DEFAULT_PROFILE, cluster=options.cluster, missing=options.missing),
         root,
@@ -183,7 +179,7 @@ def simulate(options: argparse.Namespace, root: Path) -> int:
 def price_file(options: argparse.Namespace, root: Path) -> int:
     """Prices the file, prints, and writes; returns the exit status."""
     file = read_simai(workload_path(options))
-    workload = usable_workload(file)
+    workload = usable_workload(file, options.gpus)
     for line in ignored(options):
         print(line, file=sys.stderr)
     pricing = options.pricing or (CURVES if options.profile else SIMAI_PRICING)

@@ -6,7 +6,7 @@ without a message, this one raises WorkloadError, or adds a warning that says wh
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from spec.collectives import Collective
 from spec.units import GIB
@@ -39,12 +39,10 @@ from workload.simai.format import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyticalOptions:
-    """Options of the closed form. ``gpus`` is the world (-g; None for the header's). Overlaps are the hidden shares
-    0..1 of each group's communication (-dp_o, -tp_o, -ep_o, -pp_o; the last is 1 by default as in SimAI, so that
+    """Options of the closed form. Overlaps are the hidden shares 0..1 of each group's communication (-dp_o, -tp_o, -ep_o, -pp_o; the last is 1 by default as in SimAI, so that
     messages of the pipeline cost nothing). ``busbw`` are bandwidths that replace those of the network."""
 
     network: SimaiNetwork
-    gpus: int | None = None
     ratios: RatioTables | None = None
     busbw: BusBandwidths | None = None
     dp_overlap: float = 0.0
@@ -52,8 +50,8 @@ class AnalyticalOptions:
     ep_overlap: float = 0.0
     pp_overlap: float = 1.0
 
-    def world(self, header: SimaiHeader) -> SimaiHeader:
-        """Returns the header with this world; WorkloadError for options outside of their range."""
+    def check(self, header: SimaiHeader) -> None:
+        """Raises WorkloadError for overlaps outside of their range, and for a world that tp x pp does not divide."""
         for flag, share in {
             "-dp_o": self.dp_overlap,
             "-tp_o": self.tp_overlap,
@@ -62,11 +60,11 @@ class AnalyticalOptions:
         }.items():
             if not 0 <= share <= 1:
                 raise WorkloadError(f"{flag} = {share}: a share of 0 to 1")
-        gpus = header.all_gpus if self.gpus is None else self.gpus
         stage = header.tp * header.pp
-        if gpus < 1 or gpus % stage:
-            raise WorkloadError(f"-g {gpus}: must be a multiple of tp x pp = {header.tp} x {header.pp} = {stage}")
-        return replace(header, all_gpus=gpus)
+        if header.all_gpus % stage:
+            raise WorkloadError(
+                f"-g {header.all_gpus}: must be a multiple of tp x pp = {header.tp} x {header.pp} = {stage}"
+            )
 
 
 # Times of rows.
@@ -276,7 +274,8 @@ class PrintedTimes:
 def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> PrintedTimes:
     """Returns the step time of ``workload``. Raises WorkloadError for options outside their range, a world that tp x pp
     does not divide, groups without a NIC, and sizes above the ratio tables."""
-    header = options.world(workload.header)
+    header = workload.header
+    options.check(header)
     row_timer = RowTimer(header=header, options=options)
     times = PrintedTimes()
     for row in row_prices(workload, row_timer):
@@ -340,7 +339,7 @@ def summary_lines(times: PrintedTimes, name: str) -> tuple[str, str]:
 
 def row_lines(workload: SimaiWorkload, options: AnalyticalOptions) -> Iterator[str]:
     """Yields the titles of the rows, and a line for each row."""
-    row_timer = RowTimer(header=options.world(workload.header), options=options)
+    row_timer = RowTimer(header=workload.header, options=options)
     words = [word for _, word in PASSES]
     yield ",".join(
         [

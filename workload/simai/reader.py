@@ -15,6 +15,7 @@ from spec.files import UnreadableFileError, read_bytes
 from workload.diagnostics import BROKEN, NOTE, STOPS, WRONG, Finding, Findings, WorkloadError
 from workload.simai.format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload
 
+MICRO = "MICRO"
 POLICIES = (
     "DATA",
     "MODEL",
@@ -25,7 +26,7 @@ POLICIES = (
     "HYBRID_DATA_MODEL",
     "HYBRID_MODEL_DATA",
     "HYBRID_CUSTOMIZED",
-    "MICRO",
+    MICRO,
     "DISTRIBUTED_INFERENCE",
 )
 DEGREES = ("model_parallel_NPU_group", "ep", "pp", "vpp", "ga", "all_gpus")
@@ -60,10 +61,19 @@ class RawHeader:
         """Returns the words of one row: HYBRID_CUSTOMIZED has one more."""
         return 13 if self.policy == "HYBRID_CUSTOMIZED" else 12
 
-    def complete(self) -> SimaiHeader | None:
-        """Returns the header with all its degrees; None when one is missing or below 1. Without a pipeline vpp and ga
+    @property
+    def short(self) -> bool:
+        """Returns whether line 1 has no degree but that of tensor parallelism, as AICB wrote it in 2024."""
+        return not {*self.values, *self.unreadable} & {*DEGREES[1:]}
+
+    def complete(self, gpus: int | None = None) -> SimaiHeader | None:
+        """Returns the header with all its degrees, in a world of ``gpus`` where given; None when one is missing or below
+        1. A short header has none but tensor-parallel groups, a communication test none. Without a pipeline vpp and ga
         have no effect and may be missing."""
-        values = {"vpp": 1, "ga": 1, **self.values} if self.values.get("pp") == 1 else self.values
+        ones: tuple[str, ...] = ("vpp", "ga") if self.values.get("pp") == 1 else ()
+        if self.short:
+            ones = DEGREES[:-1] if self.policy == MICRO else DEGREES[1:-1]
+        values = dict.fromkeys(ones, 1) | self.values | ({"all_gpus": gpus} if gpus else {})
         if any(values.get(key, 0) < 1 for key in DEGREES):
             return None
         others: dict[str, Any] = {key: values[key] for key in DEGREES[1:]} | self.lists
@@ -100,7 +110,9 @@ def parse_header(line: bytes) -> tuple[RawHeader, Findings]:
     if policy not in POLICIES:
         result.add(1, BROKEN, "policy", f"unknown policy {policy!r}; SimAI exits")
     elif policy not in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
-        result.add(1, STOPS, "policy", f"policy {policy}: SimAI-Analytical does not read tp and pp and crashes")
+        effect = "; simulate takes all degrees as 1, the world as -g" if policy == MICRO else ""
+        message = f"policy {policy}: SimAI-Analytical does not read tp and pp and crashes{effect}"
+        result.add(1, STOPS, "policy", message)
     header = RawHeader(policy=policy)
     _read_keys(words, header, result)
     # Words that look like misspelt keys are hints for missing degrees first, and findings of their own otherwise.
@@ -188,9 +200,9 @@ def _check_degrees(keys: RawHeader, unread: dict[str, str | None], found: Findin
     ``unread``."""
     values = keys.values
     missing = [key for key in DEGREES if key not in values and key not in keys.unreadable]
-    if missing == [key for key in DEGREES if key != "model_parallel_NPU_group"]:
-        message = f"short header of 2024: no {', '.join(missing)}; SimAI crashes with a division by zero"
-        found.add(1, BROKEN, "short-header", message)
+    if keys.short and missing == [*DEGREES[1:]]:
+        effect = "SimAI crashes with a division by zero; simulate takes each as 1, the world as -g"
+        found.add(1, STOPS, "short-header", f"short header of 2024: no {', '.join(missing)}; {effect}")
         return
     for key in missing:
         without_effect = key in ("vpp", "ga") and values.get("pp") == 1
@@ -291,14 +303,16 @@ def parse_simai(content: bytes, *, name: str = "workload") -> SimaiFile:
     )
 
 
-def usable_workload(file: SimaiFile) -> SimaiWorkload:
-    """Returns the workload of a file without BROKEN findings; WorkloadError with the first of them otherwise. Rows
-    beyond the announced number are left out, as the simulator ignores them."""
+def usable_workload(file: SimaiFile, gpus: int | None = None) -> SimaiWorkload:
+    """Returns the workload of a file without BROKEN findings, in a world of ``gpus`` (None: the header's); WorkloadError
+    with the first of them otherwise. Rows beyond the announced number are left out, as the simulator ignores them."""
     broken = [each for each in file.findings if each.severity is BROKEN]
     if broken:
         more = f" (and {len(broken) - 1} more; run the check)" if len(broken) > 1 else ""
         raise WorkloadError(f"{file.name}: line {broken[0].line}: {broken[0].message}{more}")
-    header = file.header.complete()
+    header = file.header.complete(gpus)
+    if header is None and file.header.complete(1):
+        raise WorkloadError(f"{file.name}: line 1 has no all_gpus: give the world as -g")
     if header is None:
         raise WorkloadError(f"{file.name}: policy {file.header.policy} says nothing of tp, pp and ep")
     return SimaiWorkload(header=header, rows=tuple(each.row for each in file.rows[: file.announced]))

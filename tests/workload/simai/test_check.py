@@ -32,7 +32,7 @@ def test_what_the_tokeniser_does_not_mind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
-        (SHORT, {(1, "broken", "short-header")}),
+        (SHORT, {(1, "stops", "short-header")}),
         # the words that miss the keys of missing degrees are named there; those of the lists miss nothing
         (LONG.replace(":", ""), {(1, "wrong", "unread"), (1, "broken", "missing")}),
         (LONG.replace("ga:", "ga"), {(1, "broken", "missing")}),
@@ -167,10 +167,24 @@ def test_groups_of_one_and_sizes_without_a_fixed_time() -> None:
 
 
 def test_broken_files_are_not_replayed() -> None:
-    with pytest.raises(WorkloadError, match="line 1: short header"):
-        usable_workload(parse_simai(f"{SHORT}\n1\n{GOOD}\n".encode()))
+    with pytest.raises(WorkloadError, match="line 1: no ga"):
+        usable_workload(parse_simai(f"{LONG.replace('ga: 4', '')}\n1\n{GOOD}\n".encode()))
     with pytest.raises(WorkloadError, match="says nothing of tp"):
-        usable_workload(parse_simai(f"MICRO\n1\n{GOOD}\n".encode()))
+        usable_workload(parse_simai(f"DATA\n1\n{GOOD}\n".encode()), 16)
+
+
+@pytest.mark.parametrize(("header", "tp"), [(SHORT, 8), ("MICRO", 1)])
+def test_files_of_2024_have_groups_of_one_in_the_world_given(header: str, tp: int) -> None:
+    file = parse_simai(f"{header}\n1\n{GOOD}\n".encode())
+    expected = SimaiHeader(tp=tp, ep=1, pp=1, vpp=1, ga=1, all_gpus=16, policy=header.split(maxsplit=1)[0])
+    assert usable_workload(file, 16).header == expected
+    with pytest.raises(WorkloadError, match="no all_gpus: give the world as -g"):
+        usable_workload(file)
+
+
+def test_the_world_given_goes_before_the_header_s() -> None:
+    file = parse_simai(f"{LONG}\n1\n{GOOD}\n".encode())
+    assert [usable_workload(file, gpus).header.all_gpus for gpus in (None, 64)] == [32, 64]
 
 
 def test_rows_beyond_the_announced_number_are_left_out() -> None:

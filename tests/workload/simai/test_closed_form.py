@@ -247,17 +247,16 @@ def test_networks_that_are_refused(options: dict[str, object], match: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"gpus": 12}, "multiple of tp x pp"),
-        ({"gpus": 0}, "multiple of tp x pp"),
-        ({"dp_overlap": 1.5}, "-dp_o"),
-        ({"tp_overlap": float("nan")}, "-tp_o"),
-    ],
+    ("options", "match"), [({"dp_overlap": 1.5}, "-dp_o"), ({"tp_overlap": float("nan")}, "-tp_o")]
 )
 def test_options_that_are_refused(options: dict[str, object], match: str) -> None:
     with pytest.raises(WorkloadError, match=match):
         priced_us(SMALL, row("a", (0, 0, 0)), **options)
+
+
+def test_a_world_that_the_degrees_do_not_divide_is_refused() -> None:
+    with pytest.raises(WorkloadError, match="-g 12: must be a multiple of tp x pp = 8 x 1"):
+        priced_us(dataclasses.replace(SMALL, all_gpus=12), row("a", (0, 0, 0)))
 
 
 @pytest.mark.parametrize(

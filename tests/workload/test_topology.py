@@ -232,7 +232,7 @@ template=Spectrum-X: 4736 512 128 12288: Spectrum-X_4096g_8gps_400Gbps_H100
 template=AlibabaHPN: 17640 1920 360 74880: AlibabaHPN_15360g_8gps_DualToR_SinglePlane_200Gbps_H100
 template=DCN+: 592 64 16 1088: DCN+SingleToR_512g_8gps_400Gbps_H100
 template=NVL: 90 18 0 1296: NVL72_72g_72gps_400Gbps_B200
-template=NVL gpus_per_server=36: 108 36 0 1314: NVL72_72g_36gps_400Gbps_B200
+template=NVL gpus_per_server=36 nv_switches_per_server=18: 108 36 0 1314: NVL72_72g_36gps_400Gbps_B200
 rail_optimised=1: 108 4 72 576: Rail_Opti_SingleToR_32g_8gps_400Gbps_H100
 rail_optimised=0: 101 4 65 128: No_Rail_Opti_32g_8gps_SingleToR_400Gbps_H100
 """
@@ -331,6 +331,7 @@ def test_every_fabric_is_connected_and_within_its_ports(
         (flags_of(template="NVL", gpus=144), "has 72"),
         (flags_of(template="NVL", gpus_per_server=8), "one rack of 72"),
         (flags_of(template="NVL", num_psw=4), "-psn"),
+        (flags_of(template="NVL", nv_switches_per_server=9), "-nsps 9: a rack of NVL has 18"),
         (flags_of(bandwidth="400"), "Gbps"),
         (flags_of(bandwidth="0Gbps"), "above 0"),
         (flags_of(latency="fast"), "with ns, us"),

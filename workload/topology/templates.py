@@ -172,6 +172,8 @@ def nvl72(fabric: Fabric) -> Topology:
         raise WorkloadError(f"-g {fabric.gpus}: this template has {NVL72_GPUS}")
     if gpus_per_rack not in (NVL72_GPUS, NVL72_GPUS // 2):
         raise WorkloadError(f"-gps {gpus_per_rack}: NVL has one rack of 72 or two of 36")
+    if fabric.nv_switches_per_server != SWITCHES_PER_RACK:
+        raise WorkloadError(f"-nsps {fabric.nv_switches_per_server}: a rack of NVL has {SWITCHES_PER_RACK}")
     racks = NVL72_GPUS // gpus_per_rack
     links = list(_rack_links(NVL72_GPUS, gpus_per_rack, wire))
     if racks == 2:
@@ -206,7 +208,8 @@ TEMPLATES: dict[str, Mapping[str, Any]] = {
     HPN: {"gpus": 15360, "bandwidth": "200Gbps", "nics_per_asw": 128, "num_psw": 120, "asw_per_psw": 240}
     | {"rail_optimised": True, "dual_tor": True},
     DCN: {"gpus": 512, "asw_per_psw": 8, "num_psw": 8},
-    NVL: {"gpu_type": "B200", "nvlink_bandwidth": "800Gbps", "gpus": NVL72_GPUS, "gpus_per_server": NVL72_GPUS},
+    NVL: {"gpu_type": "B200", "nvlink_bandwidth": "800Gbps", "gpus": NVL72_GPUS, "gpus_per_server": NVL72_GPUS}
+    | {"nv_switches_per_server": SWITCHES_PER_RACK},
 }
 # Flags that a template would ignore, by the fields they set.
 _SWITCHES = {"rail_optimised": "--ro", "dual_tor": "--dt", "dual_plane": "--dp"}
@@ -214,7 +217,7 @@ _SIZES = {"num_asw": "-asn", "nics_per_asw": "-npa", "num_psw": "-psn", "uplink_
 IGNORED: dict[str, Mapping[str, str]] = {
     SPECTRUM_X: {"dual_tor": "--dt", "dual_plane": "--dp"},
     DCN: {"rail_optimised": "--ro", "dual_plane": "--dp"},
-    NVL: {**_SWITCHES, **_SIZES, "asw_per_psw": "-app", "nv_switches_per_server": "-nsps"},
+    NVL: {**_SWITCHES, **_SIZES, "asw_per_psw": "-app"},
 }
 
 

@@ -95,6 +95,11 @@ def run(options: argparse.Namespace) -> int:
     """Searches or prices, prints, and writes what was requested; NOT_FEASIBLE for a priced plan that cannot run."""
     check_options(options)
     plan = None if options.plan is None else parse_plan(options.plan)
+    if plan and plan.schedule and (options.export_simai or options.export_bundle):
+        from solver.plans.schedules import Schedule
+        from workload.stage_work import check_schedule
+
+        check_schedule(Schedule(plan.schedule))
     settings = parse_settings(",".join(options.job), job_settings(), "--job") if options.job else {}
     request = Request(
         root=ROOT,

@@ -17,6 +17,8 @@ from tests.test_main_command import CONFIG, PROFILE, changed, refused
         ({"framework": "deepspeed", "config": "configs/7B_llama2.py", "plan": "tp=0"}, "--plan"),
         ({"json": CONFIG}, "another file than that of --config"),
         ({"export_simai": PROFILE}, "another file than that of --pre_profiling_data_path"),
+        ({"export_simai": "w.txt", "plan": "pp=2,schedule=zb-v"}, "those of schedule zb-v are not"),
+        ({"export_bundle": "b", "plan": "pp=2,schedule=dualpipe"}, "those of schedule dualpipe are not"),
         ({"csv": "a.txt", "export_trace": "./a.txt"}, "another file than that of --csv"),
     ],
 )

@@ -23,8 +23,8 @@ UPDATE_NS = 1  # AICB's micro tests write 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommTest:
     """``kind`` of COLLECTIVES over groups of ``ranks`` out of ``world_size``; sizes (bytes) of the whole
-    array on one rank; each size ``iterations`` times, the sweep ``epochs`` times. ``axis``: tp for neighbours,
-    dp or pp for ranks apart."""
+    array on one rank; each size ``iterations`` times, the sweep ``epochs`` times, after ``warmups`` of the smallest in
+    the general workload. ``axis``: tp for neighbours, dp or pp for ranks apart."""
 
     kind: str
     world_size: int
@@ -33,6 +33,7 @@ class CommTest:
     end_size: int
     epochs: int = 1
     iterations: int = 1
+    warmups: int = 0
     axis: str = "tp"
 
     @property
@@ -89,17 +90,17 @@ def simai_test(test: CommTest) -> SimaiWorkload:
 def general_test(test: CommTest) -> Iterator[GeneralItem]:
     """The same as rows of a general workload."""
     name = "all_reduce" if test.kind == MULTI else test.kind
-    yield GeneralItem(comm_type=EPOCH_END)
-    for _ in range(test.epochs):
-        for size in test.sizes:
+
+    def rows(sizes: tuple[int, ...], stage: str) -> Iterator[GeneralItem]:
+        for size in sizes:
             yield GeneralItem(
-                comm_type=name,
-                comm_group=f"{test.axis}_group",
-                comm_group_size=test.ranks,
-                msg_size=size,
-                stage=f"test.{test.kind}",
+                comm_type=name, comm_group=f"{test.axis}_group", comm_group_size=test.ranks, msg_size=size, stage=stage
             )
         yield GeneralItem(comm_type=EPOCH_END)
+
+    yield from rows((test.begin_size,) * test.warmups, "warmup")
+    for _ in range(test.epochs):
+        yield from rows(test.sizes, f"test.{test.kind}")
 
 
 # The communication test of a ``generate`` command, in the requested format.
@@ -124,6 +125,7 @@ def write_test(options: argparse.Namespace) -> tuple[Path, int]:
             end_size=options.begin_size if options.end_size is None else options.end_size,
             epochs=options.epoch_num,
             iterations=options.iter_num,
+            warmups=options.iter_num if options.frame == COLLECTIVE_TEST else 0,
         )
     )
     # SimAI reads tp and pp out of a file's name.

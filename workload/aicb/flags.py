@@ -146,6 +146,16 @@ def _reasons_in_a_workload(options: argparse.Namespace) -> dict[str, str]:
     return reasons | dict.fromkeys(STAGE_3, "it acts with ZeRO stage 3")
 
 
+# What AICB's inference commands say: MODEL CONFIG --phase decode --result_dir D --aiob_forward_loops 10. Source: AICB 2.1,
+# scripts/inference_workload_with_aiob.sh.
+INFERENCE = ("phase", "result_dir", "aiob_forward_loops")
+
+
+def inference(word: str) -> str:
+    """Refuses a value of an inference command."""
+    raise refuse("phase", word, "training alone: AICB's inference commands are not written here")
+
+
 # The options of ``run_workload.py generate``, named as AICB names them.
 #
 # Every option may be written with dashes or underscores.
@@ -159,7 +169,7 @@ COLLECTIVE_TEST = "collective_test"
 class Options:
     """Adds options in both spellings to one group of a parser."""
 
-    def __init__(self, group: argparse._ArgumentGroup) -> None:
+    def __init__(self, group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
         self.group = group
 
     def add(self, *names: str, help_text: str, **settings: object) -> None:
@@ -187,6 +197,8 @@ def add_generate(verb: argparse.ArgumentParser) -> None:
     _times(Options(verb.add_argument_group("compute times (default: 1 ns each, as AICB without AIOB)")))
     _others(Options(verb.add_argument_group("accepted without effect")))
     _tests(Options(verb.add_argument_group("communication test instead of a model (sizes in bytes)")))
+    for name in INFERENCE:
+        Options(verb).add(name, help_text=argparse.SUPPRESS, default=argparse.SUPPRESS, type=inference)
 
 
 def default_options() -> argparse.Namespace:

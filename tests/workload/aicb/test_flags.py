@@ -74,6 +74,7 @@ def test_nodes_times_gpus() -> None:
         ("--model_size 7 --world_size 8 --gated_linear_unit perhaps", "perhaps"),
         ("--model_size 7 --world_size 8 --pp_rank 0 --pipeline_stage 0", "not together with --pipeline_stage"),
         ("--model_size 7 --world_size 8 --bundle b --format general", "simai, with --bundle"),
+        ("DeepSeek-671B deepseek_default.json --phase decode --aiob_forward_loops 10", "AICB's inference commands"),
         # an unknown flag by its whole name, though -m and -t begin known ones
         ("-model_size 7 --world_size 8", "-model_size"),
         ("--model_size 7 --world_size 8 --micro_bach 4", "--micro_bach 4"),

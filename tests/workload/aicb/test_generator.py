@@ -261,12 +261,18 @@ def test_bad_sweeps(words: str, match: str, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_collective_test_as_aicb_runs_it(tmp_path: Path) -> None:
-    """Its frame: over the data-parallel group, 500 repetitions of a size; several groups at once over the
-    pipeline's, one rank of each node."""
+    """Its frame: over the data-parallel group, 500 repetitions of a size, as many of the smallest as warm-up before;
+    several groups at once over the pipeline's, one rank of each node."""
     flags = "--frame collective_test --world_size 16 --begin_size 1024 --end_size 2048 --iter_num 3"
     assert run(f"{flags} --format general", tmp_path / "w.csv") == 0
-    items = [item for item in Workload.load(tmp_path / "w.csv")[0].items if item.comm_group]
-    assert [item.msg_size for item in items] == [1024] * 3 + [2048] * 3
+    rows = list(Workload.load(tmp_path / "w.csv")[0].items)
+    assert [item.comm_type for item in rows[3::7]] == ["epoch_end", "epoch_end"]
+    items = [item for item in rows if item.comm_group]
+    assert [(item.msg_size, item.stage) for item in items] == [
+        *[(1024, "warmup")] * 3,
+        *[(1024, "test.all_reduce")] * 3,
+        *[(2048, "test.all_reduce")] * 3,
+    ]
     assert {(item.comm_type, item.comm_group, item.comm_group_size) for item in items} == {
         ("all_reduce", "dp_group", 16)
     }

@@ -96,10 +96,9 @@ def run(options: argparse.Namespace) -> int:
     check_options(options)
     plan = None if options.plan is None else parse_plan(options.plan)
     if plan and plan.schedule and (options.export_simai or options.export_bundle):
-        from solver.plans.schedules import SCHEDULES
         from workload.stage_work import check_schedule
 
-        check_schedule(SCHEDULES[plan.schedule])
+        check_schedule(plan.schedule)
     settings = parse_settings(",".join(options.job), job_settings(), "--job") if options.job else {}
     request = Request(
         root=ROOT,

@@ -59,6 +59,12 @@ def test_a_schedule_without_an_order_on_such_stages_is_refused(plan: str, capsys
     refused(words, capsys, "--plan: schedule = ")
 
 
+def test_an_unknown_schedule_is_refused_as_such_beside_an_export(capsys: pytest.CaptureFixture[str]) -> None:
+    words = changed(plan="pp=2,schedule=zb", export_simai="w.txt")
+    words.remove("--run_all_solu")
+    refused(words, capsys, "schedule = 'zb'")
+
+
 def test_why_a_plan_cannot_run_is_told_before_the_search(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

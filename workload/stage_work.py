@@ -14,7 +14,7 @@ from ops.roles import Identity
 from profdb.cases import AttentionCase
 from solver.estimate import Estimate, estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.schedules import Schedule
+from solver.plans.schedules import SCHEDULES
 from solver.problem.problem import Problem
 from solver.times.op_times import OpTimer
 from solver.times.stage_times import p2p_bytes
@@ -95,15 +95,15 @@ class StageWork:
 def stage_works(problem: Problem, plan: Plan) -> tuple[StageWork, ...]:
     """Returns one entry for each class of equal stages, in stage order. Raises ExportError for a schedule whose virtual
     stages are not looped."""
-    check_schedule(plan.schedule)
+    check_schedule(plan.schedule.value)
     table = estimate_memory(problem.model, problem.job, PlanTable.of(plan))
     return tuple(_stage(problem, table, row) for row in range(len(table.stages.plan)))
 
 
-def check_schedule(schedule: Schedule) -> None:
+def check_schedule(name: str) -> None:
     """Raises ExportError for a schedule whose virtual stages are not looped."""
-    if not schedule.placement.looped:
-        raise ExportError(f"a workload file needs looped virtual stages; those of schedule {schedule.value} are not")
+    if name in SCHEDULES and not SCHEDULES[name].placement.looped:
+        raise ExportError(f"a workload file needs looped virtual stages; those of schedule {name} are not")
 
 
 def slowest(works: tuple[StageWork, ...]) -> StageWork:

@@ -30,6 +30,7 @@ class Family(StrEnum):
     EXPERT_EXCHANGE = "expert_exchange"
     SUSTAINED = "sustained"
     WARM = "warm"
+    MODULE = "module"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +167,21 @@ class WarmKernelCase(KernelCall[int]):
     direction: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCase:
+    """Forward and backward of a linear module of Transformer Engine on ``rows`` tokens: ``module`` linear,
+    layernorm_linear (RMSNorm before it) or grouped_linear (``groups`` experts of equally many rows). Weight gradients
+    are added to sums in fp32. ``scale_recipe`` as in ProductCall."""
+
+    module: str
+    rows: int
+    in_features: int
+    out_features: int
+    groups: int = 1
+    scale_recipe: str = ""
+    dtype: str = "bf16"
+
+
 GroupedCase = CollectiveCase | OverlapCase | ExpertExchangeCase
 """Cases that every rank of a group runs together."""
 
@@ -198,6 +214,7 @@ Case = (
     | HostCopyCase
     | SustainedCase
     | WarmKernelCase
+    | ModuleCase
     | GroupedCase
 )
 
@@ -215,6 +232,7 @@ FAMILY_OF: dict[type, Family] = {
     ExpertExchangeCase: Family.EXPERT_EXCHANGE,
     SustainedCase: Family.SUSTAINED,
     WarmKernelCase: Family.WARM,
+    ModuleCase: Family.MODULE,
 }
 
 # A stored family names its case class, and a case its family.

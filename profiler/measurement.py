@@ -15,6 +15,7 @@ from profdb.cases import (
     GroupedCase,
     GroupedGemmCase,
     LayerCase,
+    ModuleCase,
 )
 from profdb.sample import Sample, WorldShape
 from profiler.benchmarks.host import HostStopwatch
@@ -30,7 +31,7 @@ FIRST_AND_TYPICAL = 2
 
 Notes = dict[str, str | int | float | bool]
 
-POWER_BOUND = (GemmCase, GroupedGemmCase, AttentionCase, LayerCase)
+POWER_BOUND = (GemmCase, GroupedGemmCase, AttentionCase, LayerCase, ModuleCase)
 """Cases whose launches draw more power than a GPU may draw for long; memory-bound kernels draw less."""
 
 LONG_CALL_S = 0.05

@@ -24,7 +24,9 @@ from profiler.benchmarks.fp8 import scale_recipes
 from profiler.benchmarks.launched import Launcher
 from profiler.benchmarks.memory_bound import compiled_kernels
 from profiler.benchmarks.optional_packages import import_notes
+from profiler.benchmarks.transformer_engine import package_on
 from profiler.cases.model_cases import ModelRequest
+from profiler.cases.module_cases import module_notes
 from profiler.cases.sweep_plan import SweepPlan, cases_here, describe, plan_cases, skip_notes
 from profiler.clocks import ABSENT, ClockMonitor, open_nvml, with_clocks
 from profiler.device import Device, choose_device
@@ -116,12 +118,18 @@ def run_profiling(
     # each sample is in the journal when its case ends: nothing more to save
     install_abort_hook(world)
     plan = sweep_plan(options, device, domain, layout)
+    plan = replace(plan, transformer_engine=is_everywhere(world, installed=plan.transformer_engine))
     cases = plan_cases(plan, model_cases) if options.cases is None else cases_here(options.cases, plan)
     # Tests measure with launchers of their own.
     launcher: Launcher = TorchLauncher(world=world, compiled=compiles(options, device.kind))
     if launcher_for is not None:
         launcher = launcher_for(world)
     return run_in(world, options, cases, launcher)
+
+
+def is_everywhere(world: World, *, installed: bool) -> bool:
+    """Returns whether all ranks have a package: they measure the same cases, so one that a node lacks is left out."""
+    return all(world.gather("yes" if installed else ""))
 
 
 def device_and_spec(options: RunOptions, layout: RankLayout) -> tuple[Device, HardwareSpec | None]:
@@ -281,6 +289,7 @@ def sweep_plan(options: RunOptions, device: Device, domain_ranks: int, layout: R
         excluded_kernels=frozenset() if compiles(options, device.kind) else compiled_kernels(),
         fp8_scales=scale_recipes(device),
         cache_bytes=device.cache_bytes,
+        transformer_engine=package_on(device) is not None,
         domains=layout.size // domain_ranks,
         node_ranks=layout.local_size,
         only=options.only,
@@ -319,6 +328,7 @@ def merge_into_profile(
     # Nothing was left to measure: the report is of the profile as it was.
     elif earlier.profile is not None:
         profile = earlier.profile
+    notes += module_notes(profile)
     path.unlink(missing_ok=True)
     return RunReport(profile=profile, sweep=result, differences=differences, quality=quality, notes=tuple(notes))
 

@@ -21,6 +21,7 @@ from profdb.cases import (
     HostCopyCase,
     LayerCase,
     MemoryBoundCase,
+    ModuleCase,
     OverlapCase,
     SustainedCase,
     WarmKernelCase,
@@ -32,6 +33,7 @@ from profdb.modelled.case_times import modelled_seconds
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.store.columns import label_names
 from profiler.benchmarks.memory_bound import compiled_kernels
+from profiler.cases.module_cases import parts_of_modules
 from profiler.cases.sweep_plan import benchmark_of, cases_here, describe, largest_array_bytes, plan_cases, plan_tiers
 from profiler.cases.tiers import PlannedCase, in_tier
 from profiler.distributed.rank_layout import RankLayout
@@ -160,6 +162,8 @@ def kind_s(cases: Sequence[Any], cost_model: ModelledCostModel) -> Iterable[floa
             return overlaps_s(cases, cost_model)
         case LayerCase():
             return sum(part.seconds for part in parts_of_layers(cost_model, cases))
+        case ModuleCase():
+            return sum(part.seconds for part in parts_of_modules(cost_model, cases))
         case HostCopyCase():
             host = cost_model.cluster.host
             if host is None:

@@ -15,6 +15,7 @@ from profdb.cases import (
     HostCopyCase,
     LayerCase,
     MemoryBoundCase,
+    ModuleCase,
     OptimizerCase,
     OverlapCase,
     SustainedCase,
@@ -32,6 +33,7 @@ from profiler.benchmarks.linear import launch_gemm, launch_sustained
 from profiler.benchmarks.memory_bound import launch_memory_bound, launch_warm
 from profiler.benchmarks.optimizer import launch_optimizer
 from profiler.benchmarks.overlap import launch_overlap
+from profiler.benchmarks.transformer_engine import launch_module
 from profiler.distributed.world import World
 
 ON_DEVICE: dict[type, Callable[..., Launched]] = {
@@ -42,6 +44,7 @@ ON_DEVICE: dict[type, Callable[..., Launched]] = {
     HostCase: launch_host,
     SustainedCase: launch_sustained,
     LayerCase: launch_layer,
+    ModuleCase: launch_module,
 }
 COMPILED: dict[type, Callable[..., Launched]] = {MemoryBoundCase: launch_memory_bound, WarmKernelCase: launch_warm}
 IN_GROUPS: dict[type, Callable[..., Launched]] = {

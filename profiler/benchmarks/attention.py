@@ -1,7 +1,7 @@
 """Benchmark: fused attention, forward and backward separately.
 
 Kernels by name: ``flash`` is the best of the GPU's generation, ``flash2`` FlashAttention-2
-(profiler.benchmarks.flash_kernels); ``cudnn`` cuDNN's fused attention through torch; ``core`` the matrix products
+(profiler.benchmarks.flash_kernels); ``cudnn`` cuDNN's fused attention through torch; ``te`` Transformer Engine's choice; ``core`` the matrix products
 alone: scores and context in the forward, the four products of the gradients in the backward. Mask and softmax between
 them are a memory-bound kernel of their own (ops.memory_bound, masked_softmax).
 ``varlen`` packs ``batch`` sequences of ``q_len`` tokens into one row without padding.
@@ -18,11 +18,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from profdb.cases import AttentionCase
+from profiler.benchmarks import transformer_engine
 from profiler.benchmarks.flash_kernels import (
     CUDNN,
     EFFICIENT,
     FLASH2,
     PACKED_MASKS,
+    TE,
     FlashKernel,
     candidates,
     use_kernel,
@@ -38,7 +40,7 @@ SDPA_BACKENDS = {
     EFFICIENT: SDPBackend.EFFICIENT_ATTENTION,
 }
 
-KERNELS = ("flash", FLASH2, CUDNN, "core")
+KERNELS = ("flash", FLASH2, CUDNN, TE, "core")
 
 EVERYWHERE = (-1, -1)
 
@@ -97,7 +99,11 @@ def attention_function(case: AttentionCase, runs: FlashKernel, where: torch.devi
     if runs.package is not None:
         # flash-attn's functions take tokens before heads; the packed one has no batch dimension.
         order = Order.PACKED if case.mask == "varlen" else Order.TOKENS
-        forward = flash_attn_forward(case, runs.package, where)
+        if runs.backend == TE:
+            offsets = (packed_offsets(case, case.q_len, where), packed_offsets(case, case.kv_len, where))
+            forward = transformer_engine.attention_forward(case, runs.package, offsets)
+        else:
+            forward = flash_attn_forward(case, runs.package, where)
         return AttentionFunction(forward=forward, name=runs.name, order=order)
     if case.mask in PACKED_MASKS:
         name = f"torch.nn.attention.varlen {runs.generation}".strip()
@@ -114,7 +120,7 @@ def check_attention(case: AttentionCase, device: Device) -> None:
     if case.mask not in ("causal", "full", "window", "varlen"):
         raise UnsupportedCaseError(f"attention mask {case.mask!r}")
     # scaled_dot_product_attention has neither offsets of sequences nor windows.
-    if case.mask in PACKED_MASKS and (device.kind != "cuda" or case.kernel not in ("flash", FLASH2)):
+    if case.mask in PACKED_MASKS and (device.kind != "cuda" or case.kernel not in ("flash", FLASH2, TE)):
         raise UnsupportedCaseError("packed sequences and sliding windows need a flash kernel on a GPU")
     if case.mask == "causal" and case.q_len != case.kv_len:
         raise UnsupportedCaseError("causal attention with as many queries as keys only")
@@ -148,10 +154,15 @@ def attention_call(case: AttentionCase, function: AttentionFunction, where: torc
         return run_forward
     gradient = torch.randn_like(output)
 
+    restore = transformer_engine.restores_saved(output)
+
     def run_backward() -> tuple[torch.Tensor, ...]:
+        restore()
         return torch.autograd.grad(output, tensors, gradient, retain_graph=True)
 
-    call_or_refuse(run_backward)
+    # Transformer Engine's may run only once, unless what it saved is restored.
+    for _ in range(2 if case.kernel == TE else 1):
+        call_or_refuse(run_backward)
     return run_backward
 
 

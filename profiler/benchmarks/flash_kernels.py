@@ -16,12 +16,13 @@ from torch.nn import attention
 
 from profiler.benchmarks.launched import ErrorCapture
 from profiler.benchmarks.optional_packages import optional_package
+from profiler.benchmarks.transformer_engine import package_on, release
 from profiler.device import Device
 
 GENERATION = {9: "FA3", 10: "FA4"}
 """torch's name for the flash kernel written for a compute capability."""
 
-FLASH2, CUDNN, EFFICIENT = "flash2", "cudnn", "efficient"
+FLASH2, CUDNN, EFFICIENT, TE = "flash2", "cudnn", "efficient", "te"
 
 PACKED_MASKS = ("varlen", "window")
 """Masks that only flash kernels run, torch's through its packed attention."""
@@ -29,8 +30,8 @@ PACKED_MASKS = ("varlen", "window")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashKernel:
-    """One kernel: ``package`` with flash-attn's functions, or torch restricted to ``backend`` (flash2, cudnn or
-    efficient), with its flash kernel replaced by ``generation``."""
+    """One kernel: ``package`` with flash-attn's functions (of ``backend`` te: Transformer Engine), or torch restricted
+    to ``backend`` (flash2, cudnn or efficient), with its flash kernel replaced by ``generation``."""
 
     package: ModuleType | None = None
     backend: str = FLASH2
@@ -39,6 +40,8 @@ class FlashKernel:
     @property
     def name(self) -> str:
         """Returns the name for the sample."""
+        if self.backend == TE:
+            return f"{release()} DotProductAttention"
         if self.package is not None:
             return f"{self.package.__name__} {getattr(self.package, '__version__', '')}".strip()
         # torch calls its own FlashAttention-2 kernel flash.
@@ -51,7 +54,10 @@ class FlashKernel:
 
 
 def candidates(kernel: str, mask: str, device: Device) -> list[FlashKernel]:
-    """Returns the kernels that may run as ``kernel`` (flash, flash2 or cudnn), the best first."""
+    """Returns the kernels that may run as ``kernel`` (flash, flash2, cudnn or te), the best first."""
+    if kernel == TE:
+        package = package_on(device)
+        return [] if package is None else [FlashKernel(package=package, backend=TE)]
     if kernel == CUDNN or device.kind != "cuda":
         return [FlashKernel(backend=CUDNN if kernel == CUDNN else FLASH2)]
     second = FlashKernel(package=flash_package("flash_attn"))

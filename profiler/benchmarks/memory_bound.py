@@ -1,5 +1,6 @@
 """Benchmark: norms, activations, residual adds, losses, casts and copies, forward and backward."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -17,8 +18,9 @@ from profiler.benchmarks.kernel_functions import (
     two_halves,
     with_channel_weight,
 )
-from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError, call_or_refuse
 from profiler.benchmarks.torch_dtypes import rotating_calls
+from profiler.benchmarks.transformer_engine import norm_function, release
 from profiler.device import Device
 
 STRIDED_FUNCTIONS = {
@@ -40,15 +42,16 @@ FUNCTIONS: dict[str, KernelFunction] = KERNEL_FUNCTIONS | QUANTIZE_FUNCTIONS | S
 
 def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool = False) -> Launched:
     """Returns the call of a kernel on its operands; ``compiled`` fuses by torch.compile those that torch itself runs
-    as several kernels. Without it they are refused."""
+    as several kernels, except norms where Transformer Engine has them. Without it they are refused."""
     if case.kernel not in KERNELS or case.kernel not in FUNCTIONS:
         raise UnsupportedCaseError(f"no benchmark for kernel {case.kernel!r}")
     if case.direction not in ("forward", "backward"):
         raise UnsupportedCaseError(f"direction {case.direction!r} is neither forward nor backward")
     function = FUNCTIONS[case.kernel]
+    library = norm_function(case.kernel, device)
     # Kernels that are one by name must run as one (``compiled_kernels``).
     fuse = case.kernel in compiled_kernels()
-    if fuse and not compiled:
+    if fuse and not compiled and library is None:
         raise UnsupportedCaseError("torch runs it as several kernels; a compiler fuses them (--compile)")
     moved = moved_bytes(case)
     if moved <= 0.0:
@@ -58,12 +61,23 @@ def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool
     def calls_of(function: KernelFunction) -> tuple[Call, ...]:
         return rotating_calls(lambda: kernel_call(case, function, where), moved, device)
 
+    if library is not None:
+        # Another release may have other functions: the compiler's kernel runs then.
+        with contextlib.suppress(UnsupportedCaseError):
+            calls = call_or_refuse(lambda: tried(calls_of(library)))
+            return Launched(case=case, calls=calls, implementation=f"{release()} {case.kernel}")
     if fuse:
         calls, shapes = compiled_calls(replace(function, forward=compile_forward(case.kernel)), calls_of)
         return Launched(case=case, calls=calls, implementation=f"torch.compile for {shapes}")
     # A stand-in's name is its description, which is stored with the sample.
     name = "torch" if function.one_kernel else "torch, several kernels"
     return Launched(case=case, calls=calls_of(function), implementation=function.stand_in or name)
+
+
+def tried(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+    """Returns the calls after the first has run."""
+    calls[0]()
+    return calls
 
 
 def moved_bytes(case: MemoryBoundCase | WarmKernelCase) -> float:

@@ -16,13 +16,15 @@ from profdb.cases import (
     HostCopyCase,
     LayerCase,
     MemoryBoundCase,
+    ModuleCase,
     OptimizerCase,
     OverlapCase,
     SustainedCase,
     WarmKernelCase,
 )
 from profiler.benchmarks.memory_bound import moved_bytes
-from profiler.cases import attention_cases, collective_cases, kernel_cases, linear_cases, step_cases
+from profiler.benchmarks.transformer_engine import RECIPES
+from profiler.cases import attention_cases, collective_cases, kernel_cases, linear_cases, module_cases, step_cases
 from profiler.cases.group_tilings import why_untiled
 from profiler.cases.tiers import PlannedCase, in_order
 from spec.collectives import TRAINING_COLLECTIVES
@@ -46,6 +48,7 @@ BENCHMARKS: tuple[str, ...] = (
     "expert_exchange",
     "sustained",
     "warm",
+    "module",
     *(kind.value for kind in TRAINING_COLLECTIVES),
 )
 
@@ -55,7 +58,7 @@ class SweepPlan:
     """Selection of a sweep: ``only`` these benchmarks (empty: all), arrays up to ``max_bytes`` (0: the device's
     usual), on ``domains`` scale-up domains of ``domain_ranks`` ranks, ``node_ranks`` of a node; memory-bound kernels
     without ``excluded_kernels``, fp8 products by the device's ``fp8_scales`` (None: any), and warm operands that fit its
-    ``cache_bytes`` (0: any)."""
+    ``cache_bytes`` (0: any); kernels of Transformer Engine where it is installed."""
 
     device_kind: str
     domain_ranks: int = 1
@@ -66,11 +69,14 @@ class SweepPlan:
     excluded_kernels: frozenset[str] = frozenset()
     fp8_scales: tuple[str, ...] | None = None
     cache_bytes: int = 0
+    transformer_engine: bool = False
 
     def runs(self, case: Case) -> bool:
         """Returns whether the device has the kernel, and for warm operands the cache."""
         if isinstance(case, GemmCase | SustainedCase) and case.dtype_in == "fp8":
             return self.fp8_scales is None or case.scale_recipe in self.fp8_scales
+        if module_cases.of_transformer_engine(case):
+            return self.transformer_engine
         return not isinstance(case, WarmKernelCase) or not self.cache_bytes or moved_bytes(case) <= self.cache_bytes
 
     def takes(self, case: Case) -> bool:
@@ -141,6 +147,7 @@ def gpu_step_parts(plan: SweepPlan) -> list[PlannedCase]:
         *step_cases.overlap_cases(step_cases.ON_GPU, plan.domain_ranks, plan.domains, "bf16"),
         *step_cases.host_copy_cases(plan.node_ranks),
         *step_cases.exchange_cases(plan.domain_ranks, plan.domains),
+        *module_cases.gpu_module_cases([one for one in plan.fp8_scales or () if one in RECIPES]),
     ]
 
 
@@ -206,6 +213,9 @@ def largest_of_step_part(case: Case) -> float:
             # widths.
             widest = max(2 * case.ffn_hidden, (case.heads + 2 * case.kv_heads) * case.head_dim)
             return max(case.batch * case.seq_len, case.hidden) * widest * dtype_bytes(case.dtype)
+        case ModuleCase():
+            weights = case.groups * case.in_features * case.out_features
+            return max(weights, case.rows * max(case.in_features, case.out_features)) * dtype_bytes(case.dtype)
         case HostCopyCase():
             return case.size_bytes
         case ExpertExchangeCase():
@@ -224,7 +234,7 @@ def skip_reason(case: Case, plan: SweepPlan) -> str:
     if isinstance(case, MemoryBoundCase) and case.kernel in plan.excluded_kernels:
         return "fused only by a compiler (--compile)"
     if not plan.runs(case):
-        return "not of this device: a recipe of fp8 that it lacks, or more than its cache holds"
+        return "not of this machine: a recipe of fp8 that it lacks, more than its cache holds, or no Transformer Engine"
     if not plan.takes(case):
         return "left out by --only or --max_size"
     if isinstance(case, GroupedCase):

@@ -12,6 +12,7 @@ from profiler import clocks as nvml
 from profiler.clocks import HEAT, POWER_CAP, REASONS, ClockMonitor, ClockReading, Nvml, open_nvml, with_clocks
 from profiler.device import Device
 from profiler.measurement import Bench, measure
+from tests.profiler.benchmarks.signatures import checked
 from tests.profiler.fakes import FakeClock, FakeLauncher, fake_bench, seconds_of
 
 CASE = GemmCase(m=64, k=64, n=64)
@@ -139,7 +140,7 @@ def driver(**answers: Any) -> ModuleType:
     }
     for name, value in {**words, **answers}.items():
         if value is not None:
-            setattr(library, name, value)
+            setattr(library, name, checked("pynvml", name, value) if name.startswith("nvml") else value)
     return library
 
 

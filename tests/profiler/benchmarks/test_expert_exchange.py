@@ -13,6 +13,7 @@ from profiler.benchmarks import expert_exchange
 from profiler.benchmarks.collectives import GroupMember
 from profiler.benchmarks.expert_exchange import all_to_all_call, chosen_experts, deep_ep_call, launch_expert_exchange
 from profiler.benchmarks.launched import UnsupportedCaseError
+from tests.profiler.benchmarks.signatures import checked_class
 from tests.profiler.fakes import fake_world
 
 CPU = torch.device("cpu")
@@ -89,6 +90,9 @@ class Buffer:
 
     def combine(self, x: torch.Tensor, handle: Any) -> None:
         Buffer.made.append((tuple(x.shape), handle))
+
+
+checked_class("deep_ep", Buffer)
 
 
 def test_deep_ep_is_called_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from profiler.benchmarks.attention import (
 from profiler.benchmarks.flash_kernels import FlashKernel, candidates
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.device import Device
+from tests.profiler.benchmarks.signatures import checked
 from tests.profiler.fakes import device_like
 
 
@@ -149,8 +150,11 @@ def test_a_generation_that_torch_knows_and_nobody_installed_is_none(
     assert not flash_kernels.activate_generation("FA4")
 
 
+@pytest.mark.parametrize("release", ["flash_attn-2", "flash_attn-3"])
 @pytest.mark.parametrize(("mask", "window"), [("causal", (-1, -1)), ("full", (-1, -1)), ("window", (4095, 0))])
-def test_a_package_is_handed_the_mask_and_its_statistics_are_dropped(mask: str, window: tuple[int, int]) -> None:
+def test_a_package_is_handed_the_mask_and_its_statistics_are_dropped(
+    mask: str, window: tuple[int, int], release: str
+) -> None:
     seen: dict[str, Any] = {}
 
     def flash_attn_func(query: Any, key: Any, value: Any, **words: Any) -> Any:
@@ -158,10 +162,28 @@ def test_a_package_is_handed_the_mask_and_its_statistics_are_dropped(mask: str, 
         return query, "statistics"
 
     case = AttentionCase(batch=1, q_len=8, kv_len=8, heads=1, kv_heads=1, qk_dim=8, v_dim=8, mask=mask, window=4096)
-    package: Any = SimpleNamespace(flash_attn_func=flash_attn_func)
+    package: Any = SimpleNamespace(flash_attn_func=checked(release, "flash_attn_func", flash_attn_func))
     tensor = torch.zeros(1)
     assert flash_attn_forward(case, package, torch.device("cpu"))(tensor, tensor, tensor) is tensor
     assert seen == {"causal": mask != "full", "window_size": window}
+
+
+@pytest.mark.parametrize("release", ["flash_attn-2", "flash_attn-3"])
+def test_a_package_is_handed_the_ends_of_packed_sequences(release: str) -> None:
+    seen: dict[str, Any] = {}
+
+    def flash_attn_varlen_func(query: Any, key: Any, value: Any, **words: Any) -> Any:
+        seen.update(words)
+        return query
+
+    case = AttentionCase(batch=3, q_len=8, kv_len=16, heads=1, kv_heads=1, qk_dim=8, v_dim=8, mask="varlen")
+    run = checked(release, "flash_attn_varlen_func", flash_attn_varlen_func)
+    package: Any = SimpleNamespace(flash_attn_varlen_func=run)
+    tensor = torch.zeros(1)
+    assert flash_attn_forward(case, package, torch.device("cpu"))(tensor, tensor, tensor) is tensor
+    assert seen.pop("cu_seqlens_q").tolist() == [0, 8, 16, 24]
+    assert seen.pop("cu_seqlens_k").tolist() == [0, 16, 32, 48]
+    assert seen == {"max_seqlen_q": 8, "max_seqlen_k": 16, "causal": True}
 
 
 def test_torchs_window_of_w_keys_is_the_token_and_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

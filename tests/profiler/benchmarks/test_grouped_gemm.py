@@ -11,6 +11,7 @@ from profiler.benchmarks import grouped_gemm
 from profiler.benchmarks.grouped_gemm import group_rows, grouped_call, launch_grouped_gemm
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.device import Device
+from tests.profiler.benchmarks.signatures import checked
 from tests.profiler.fakes import device_like
 
 ON_HOST: dict[str, Any] = {"torch_device": torch.device("cpu"), "cache_bytes": 50 << 20}
@@ -74,7 +75,8 @@ BLOCK |= {"dtype_in": "fp8", "dtype_out": "bf16", "scale_recipe": "block"}
 
 def test_block_scales_run_in_deep_gemm_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, ...]] = []
-    package = SimpleNamespace(m_grouped_fp8_gemm_nt_contiguous=lambda *words: seen.append(words))
+    name = "m_grouped_fp8_gemm_nt_contiguous"
+    package = SimpleNamespace(**{name: checked("deep_gemm", name, lambda *words: seen.append(words))})
     monkeypatch.setattr(grouped_gemm, "optional_package", lambda name: package)
     launched = launch_grouped_gemm(case(**BLOCK), device_like(**ON_HOST))
     launched.calls[0]()

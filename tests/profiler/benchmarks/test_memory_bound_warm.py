@@ -56,6 +56,6 @@ def test_a_sweep_leaves_out_what_the_device_cannot_run() -> None:
     warm = {(case.kernel, case.direction, case.rows) for case in left if isinstance(case, WarmKernelCase)}
     assert ("rmsnorm", "backward", 2048) in warm
     assert ("rmsnorm", "forward", 2048) not in warm
-    assert all("not of this device" in skip_reason(case, plan) for case in left)
+    assert all("not of this machine" in skip_reason(case, plan) for case in left)
     whole = SweepPlan(device_kind="cuda")
     assert all(whole.takes(case) for case in cases)

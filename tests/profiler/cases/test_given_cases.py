@@ -40,7 +40,7 @@ def test_groups_that_this_world_cannot_form_are_left_with_their_reason() -> None
 
 def test_cases_of_every_kind_are_measured_when_they_are_given() -> None:
     """As the sweep of two domains of eight holds them: each kind is in it, and none is left."""
-    plan = SweepPlan(device_kind="cuda", domain_ranks=8, domains=2, node_ranks=8)
+    plan = SweepPlan(device_kind="cuda", domain_ranks=8, domains=2, node_ranks=8, transformer_engine=True)
     one_of_each: dict[type, Case] = {}
     for item in [*gpu_compute(), *gpu_step_parts(plan), *collective_cases(8, 2, "bf16")]:
         one_of_each.setdefault(type(item.case), item.case)

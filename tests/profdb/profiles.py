@@ -13,6 +13,7 @@ from profdb.cases import (
     HostCopyCase,
     LayerCase,
     MemoryBoundCase,
+    ModuleCase,
     OptimizerCase,
     OverlapCase,
     SustainedCase,
@@ -95,6 +96,7 @@ GATHER = {"collective": Collective.ALL_GATHER, "size_bytes": 1 << 20, "intra": 8
 STEP_PARTS: tuple[Case, ...] = (
     SustainedCase(seconds=30, m=64, k=32, n=16),
     WarmKernelCase(kernel="gelu", direction="forward", rows=64, width=256),
+    ModuleCase(module="grouped_linear", rows=64, in_features=32, out_features=16, groups=4),
     LayerCase(batch=1, seq_len=64, hidden=256, ffn_hidden=512, heads=4, kv_heads=2, head_dim=64, mode="graph"),
     HostCopyCase(direction="to_host", size_bytes=1 << 20, devices=8),
     OverlapCase(**GATHER, m=64, k=32, n=16, products=8, collectives=1),

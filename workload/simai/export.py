@@ -39,18 +39,22 @@ class Beyond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimaiExport:
-    """The files of an export, and what they leave out."""
+    """The files of an export, what they leave out, and a line for each collective that they have over another group."""
 
     paths: tuple[Path, ...]
     rows: int
     beyond: tuple[Beyond, ...]
+    resized: tuple[str, ...]
 
     def beyond_lines(self) -> list[str]:
-        """Returns one line for each entry that the file leaves out."""
+        """Returns one line for each entry that the file leaves out or has over another group."""
         return [
-            f"not in the SimAI file: {one.what} ({one.collective} over {one.axis}): {one.count} x, "
-            f"{one.total_bytes:,} bytes, {one.seconds * 1e3:.3f} ms"
-            for one in self.beyond
+            *self.resized,
+            *(
+                f"not in the SimAI file: {one.what} ({one.collective} over {one.axis}): {one.count} x, "
+                f"{one.total_bytes:,} bytes, {one.seconds * 1e3:.3f} ms"
+                for one in self.beyond
+            ),
         ]
 
 
@@ -90,6 +94,7 @@ def export_works(plan: Plan, works: tuple[StageWork, ...], path: Path, *, strict
         paths=tuple(each for part in parts for each in part.paths),
         rows=sum(part.rows for part in parts),
         beyond=tuple(each for part in parts for each in part.beyond),
+        resized=tuple(each for part in parts for each in part.resized),
     )
 
 
@@ -106,7 +111,7 @@ def _export_work(plan: Plan, work: StageWork, path: Path, *, strict: bool) -> Si
             json.dump([asdict(one) for one in beyond], handle, indent=2)
             handle.write("\n")
         paths.append(side)
-    return SimaiExport(paths=tuple(paths), rows=rows, beyond=beyond)
+    return SimaiExport(paths=tuple(paths), rows=rows, beyond=beyond, resized=tuple(_resized(work, header, plan)))
 
 
 def header_of(plan: Plan, work: StageWork) -> SimaiHeader:
@@ -120,7 +125,9 @@ def header_of(plan: Plan, work: StageWork) -> SimaiHeader:
 
 
 def group_of_item(item: WorkItem, header: SimaiHeader, plan: Plan) -> SimaiGroup:
-    """Returns the group that SimAI would time the item's collective with; NONE when it has none of that size."""
+    """Returns the group that SimAI would time the item's collective with; NONE when it has none of that size. Experts
+    that fewer tensor-parallel ranks cut have another number of replicas: their group is one of another size, in which
+    ``cell_bytes`` move."""
     groups = {
         Axis.TP: (SimaiGroup.TP,),
         Axis.EP: (SimaiGroup.EP,),
@@ -128,11 +135,21 @@ def group_of_item(item: WorkItem, header: SimaiHeader, plan: Plan) -> SimaiGroup
         Axis.DP_CP: (SimaiGroup.DP,),
         Axis.ZERO_SHARD: (SimaiGroup.DP,),
         Axis.WDP: (SimaiGroup.DP,),
-        # dp / ep ranks: where experts are not cut by tp there are more, sometimes as many as data-parallel ones
         Axis.EDP: (SimaiGroup.DP_EP, SimaiGroup.DP),
     }
     candidates = groups.get(item.axis, ()) if item.axis and item.collective in COLLECTIVES else ()
-    return next((group for group in candidates if header.group_ranks(group) == item.ranks), SimaiGroup.NONE)
+    ranks = {group: header.group_ranks(group) for group in candidates}
+    others = [group for group in ranks if item.axis is Axis.EDP and ranks[group] > 1]
+    return next((group for group in ranks if ranks[group] == item.ranks), (*others, SimaiGroup.NONE)[0])
+
+
+def cell_bytes(item: WorkItem, header: SimaiHeader, plan: Plan) -> int:
+    """Returns the array (bytes) of the item's collective, or where the group has another number of ranks the array of
+    which each of them sends as many bytes in a ring, (n - 1) / n of it."""
+    ranks = header.group_ranks(group_of_item(item, header, plan))
+    if ranks == item.ranks:
+        return item.total_bytes
+    return round(item.total_bytes * (item.ranks - 1) / item.ranks * ranks / (ranks - 1))
 
 
 def fits_format(item: WorkItem, header: SimaiHeader, plan: Plan) -> bool:
@@ -146,6 +163,17 @@ def fits_format(item: WorkItem, header: SimaiHeader, plan: Plan) -> bool:
     if item.lane in (Lane.PREFETCH, Lane.ACROSS) or group is SimaiGroup.NONE:
         return False
     return (item.phase is Phase.STEP) == over_data
+
+
+def _resized(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[str]:
+    """Yields a line for each collective of the step's end whose group in the file has another number of ranks."""
+    for item in work.step:
+        group = group_of_item(item, header, plan)
+        if group is not SimaiGroup.NONE and (ranks := header.group_ranks(group)) != item.ranks:
+            yield (
+                f"over {group.value} of {ranks} ranks in the SimAI file: {item.name} ({item.collective} over {item.axis} of "
+                f"{item.ranks}), as many bytes from each rank"
+            )
 
 
 def beyond_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[Beyond]:
@@ -208,7 +236,7 @@ def _step_rows(work: StageWork, header: SimaiHeader, plan: Plan) -> list[SimaiRo
 
 def _comm_row(item: WorkItem, column: SimaiPass, header: SimaiHeader, plan: Plan) -> SimaiRow:
     return SimaiRow(name=item.name.replace(" ", "_")).with_pass(
-        column, compute_ns=0, comm=_token(item, column, header, plan), size_bytes=item.total_bytes
+        column, compute_ns=0, comm=_token(item, column, header, plan), size_bytes=cell_bytes(item, header, plan)
     )
 
 
@@ -303,6 +331,6 @@ def _piece_rows(piece: PieceWork, header: SimaiHeader, plan: Plan) -> Iterator[S
                     column,
                     compute_ns=row.compute_ns(column),
                     comm=_token(segment.comm, column, header, plan),
-                    size_bytes=segment.comm.total_bytes,
+                    size_bytes=cell_bytes(segment.comm, header, plan),
                 )
         yield row

@@ -156,24 +156,27 @@ def summary_lines(log: Log) -> list[str]:
     """The tables that end a run."""
     init, train = log.comm_log_each_epoch[:1], log.comm_log_each_epoch[1:]
     lines: list[str] = []
+    unit = "not run" if log.unrun else "times in ms, bandwidth in GiB/s"
     for stage, epochs in (("init", init), ("train", train)):
         items = [item for epoch in epochs for item in epoch]
         if items:
-            lines += [f"Detailed comm info for {stage} stage (times in ms, bandwidth in GiB/s)", *_table(items), ""]
-    return lines + list(_iterations(log.epoch_times))
+            lines += [f"Detailed comm info for {stage} stage ({unit})", *_table(items, unrun=log.unrun), ""]
+    return lines + ([] if log.unrun else list(_iterations(log.epoch_times)))
 
 
-def _table(items: Sequence[GeneralItem]) -> Iterator[str]:
-    yield (
-        f"{'comm_type':16} {'comm_group':16} {'ranks':>5} {'size':>10} {'count':>6} {'mean':>10} {'std':>9} "
-        f"{'min':>10} {'max':>10} {'p90':>10} {'busbw':>9}"
-    )
+def _table(items: Sequence[GeneralItem], *, unrun: bool) -> Iterator[str]:
+    times = f" {'mean':>10} {'std':>9} {'min':>10} {'max':>10} {'p90':>10} {'busbw':>9}"
+    head = f"{'comm_type':16} {'comm_group':16} {'ranks':>5} {'size':>10} {'count':>6}"
+    yield f"{head} {'total':>10}" if unrun else head + times
     for row in rows_by_size(items):
         spread = row.spread
         size = "-" if row.kind == COMPUTATION else size_text(row.size_bytes)
+        line = f"{row.kind:16} {row.group or '-':16} {row.ranks or '-':>5} {size:>10} {spread.count:6d}"
         yield (
-            f"{row.kind:16} {row.group or '-':16} {row.ranks or '-':>5} {size:>10} {spread.count:6d} {spread.mean_ms:10.3f} "
-            f"{spread.std_ms:9.3f} {spread.min_ms:10.3f} {spread.max_ms:10.3f} {spread.p90_ms:10.3f} {row.busbw:9.2f}"
+            f"{line} {size_text(row.size_bytes * spread.count):>10}"
+            if unrun
+            else f"{line} {spread.mean_ms:10.3f} {spread.std_ms:9.3f} {spread.min_ms:10.3f} {spread.max_ms:10.3f} "
+            f"{spread.p90_ms:10.3f} {row.busbw:9.2f}"
         )
 
 
@@ -283,12 +286,22 @@ LOG_ENDING = "_log"
 def log_record(log: Log, slow: Sequence[SlowRank]) -> dict[str, object]:
     """Everything of a summary as plain values with the unit in the name."""
     init, *iterations = log.comm_log_each_epoch or [[]]
+    times_ms = [] if log.unrun else log.epoch_times
+
+    def rows(items: Sequence[GeneralItem]) -> list[dict[str, object]]:
+        if not log.unrun:
+            return [asdict(row) for row in rows_by_size(items)]
+        names = ("kind", "group", "ranks", "size_bytes")
+        return [
+            {name: getattr(row, name) for name in names} | {"count": row.spread.count} for row in rows_by_size(items)
+        ]
+
     return {
-        "iterations_ms": list(log.epoch_times[1:]),
-        "init_ms": log.epoch_times[0] if log.epoch_times else None,
-        "drift": drift(log.epoch_times[1:]),
-        "init": [asdict(row) for row in rows_by_size(init)],
-        "train": [asdict(row) for row in rows_by_size([item for epoch in iterations for item in epoch])],
+        "iterations_ms": list(times_ms[1:]),
+        "init_ms": times_ms[0] if times_ms else None,
+        "drift": drift(times_ms[1:]),
+        "init": rows(init),
+        "train": rows([item for epoch in iterations for item in epoch]),
         "outliers": [
             {"iteration": one.iteration, "place": one.place, "median_ms": one.median_ms, **_item_record(one.item)}
             for one in slow_operations(log)
@@ -304,9 +317,9 @@ def _item_record(item: GeneralItem) -> dict[str, object]:
 
 
 def analyse_log(path: Path, pictures: Path | None, json: Path | TextIO | None) -> list[str]:
-    """The analysis of a log as lines, after drawing its pictures and writing its values. Raises WorkloadError for a file
-    that is not a log."""
-    log = Log.load(path)
+    """The analysis of a log or an unrun workload as lines, after drawing its pictures and writing its values. Raises
+    WorkloadError for another file."""
+    log = Log.load(path, may_be_unrun=True)
     name = path.stem.removesuffix(LOG_ENDING)
     ranks = path.with_name(f"{name}_ranks.csv")
     slow = slow_ranks(read_ranks(ranks)) if ranks.is_file() else []

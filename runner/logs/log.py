@@ -57,14 +57,19 @@ class Log:
         """True if the last epoch did not end."""
         return len(self.comm_log_each_epoch) > len(self.epoch_times)
 
+    @property
+    def unrun(self) -> bool:
+        """True if no operation has a time: a workload before its run."""
+        return all(item.elapsed_ms is None for item in self.comm_logs)
+
     @staticmethod
-    def load(path: str | PathLike[str]) -> "Log":
-        """A log that this runner or AICB wrote. Raises WorkloadError for another file, and for operations without
-        times."""
+    def load(path: str | PathLike[str], *, may_be_unrun: bool = False) -> "Log":
+        """A log that this runner or AICB wrote, or with ``may_be_unrun`` a workload. Raises WorkloadError for another file,
+        and for operations without times."""
         log = Log.of(rows_of(Path(path)))
         if not log.comm_logs and not log.epoch_times:
             raise WorkloadError(f"{path}: holds no operation")
-        for item in log.comm_logs:
+        for item in () if may_be_unrun and log.unrun else log.comm_logs:
             if item.elapsed_ms is None:
                 raise WorkloadError(f"{path}: {item.comm_type} ({item.stage}) has no time: a workload, no log of a run")
         return log

@@ -9,18 +9,25 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from profiler.pictures.plot_style import COLOURS, MARKERS, byte_label, new_figure, powers_axis
+from runner.logs.analysis import rows_by_size
 from runner.logs.log import Log
 from spec.files import atomic_file, folder_of_results
 from workload.pictures import save_figure
 
 LEGEND_INCHES = 2.2
+Points = dict[tuple[str, str], list[tuple[int, float]]]
+"""Size and value of each operation, by kind and group."""
 
 
 def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[Path]:
-    """The files written into ``folder``: NAME_iterations.png, _operations.png, _bandwidth.png, and NAME.html with these
-    and ``lines``. Raises ExportError if they cannot be written."""
+    """The files written into ``folder``: NAME_iterations.png, _operations.png, _bandwidth.png (of an unrun workload
+    _messages.png), and NAME.html with these and ``lines``. Raises ExportError if they cannot be written."""
     with folder_of_results(folder):
-        figures = {"iterations": iterations(log), "operations": operations(log), "bandwidth": bandwidth(log)}
+        figures = (
+            {"messages": messages(log)}
+            if log.unrun
+            else {"iterations": iterations(log), "operations": operations(log), "bandwidth": bandwidth(log)}
+        )
         pictures = []
         for what, figure in figures.items():
             path = folder / f"{name}_{what}.png"
@@ -90,17 +97,31 @@ def operations(log: Log) -> Figure:
 
 def bandwidth(log: Log) -> Figure:
     """The plot of bus bandwidth against size for each collective of the iterations."""
-    figure, (axes,) = new_figure(1)
-    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    points: Points = {}
     for epoch in log.comm_log_each_epoch[1:]:
         for item in epoch:
             if item.busbw and item.msg_size:
                 points.setdefault((item.comm_type, item.comm_group), []).append((item.msg_size, item.busbw))
+    return by_size(points, "busbw, GiB/s as AICB counts it")
+
+
+def messages(log: Log) -> Figure:
+    """The plot of how many operations there are of each size, for each collective of an unrun workload."""
+    points: Points = {}
+    for row in rows_by_size(log.comm_logs):
+        if row.group and row.size_bytes:
+            points.setdefault((row.kind, row.group), []).append((row.size_bytes, float(row.spread.count)))
+    return by_size(points, "operations")
+
+
+def by_size(points: Points, what: str) -> Figure:
+    """The plot of ``what`` against size for each kind and group."""
+    figure, (axes,) = new_figure(1)
     for index, ((kind, group), samples) in enumerate(sorted(points.items())):
-        sizes, rates = zip(*samples, strict=True)
+        sizes, values = zip(*samples, strict=True)
         axes.plot(
             sizes,
-            rates,
+            values,
             linestyle="",
             marker=MARKERS[index % len(MARKERS)],
             color=COLOURS[index % len(COLOURS)],
@@ -110,5 +131,5 @@ def bandwidth(log: Log) -> Figure:
     if points:
         powers_axis(axes, "x", "bytes", byte_label)
         legend_right(figure, axes)
-    axes.set_ylabel("busbw, GiB/s as AICB counts it")
+    axes.set_ylabel(what)
     return figure

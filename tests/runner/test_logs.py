@@ -130,6 +130,30 @@ def test_a_workload_is_no_log(tmp_path: Path) -> None:
         Log.load(tmp_path / "w.csv")
 
 
+def test_a_workload_is_summarised_by_its_sizes_alone(tmp_path: Path) -> None:
+    Workload(items=[collective(), END, collective(), collective(), END]).write(tmp_path / "w.csv", {})
+    lines = analyse_log(tmp_path / "w.csv", tmp_path / "pictures", tmp_path / "w.json")
+    counts = [line.split()[2:] for line in lines if line.startswith("all_reduce")]
+    size = collective().msg_size
+    assert counts == [
+        [str(collective().comm_group_size), *size_text(size).split(), str(count), *size_text(count * size).split()]
+        for count in (1, 2)
+    ]
+    assert not [line for line in lines if "time" in line]
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"w_messages.png", "w.html"}
+    record = json.loads((tmp_path / "w.json").read_text())
+    assert (record["iterations_ms"], record["init_ms"]) == ([], None)
+    assert [row["count"] for row in record["train"]] == [2]
+    assert "spread" not in record["train"][0]
+
+
+def test_an_operation_without_a_time_among_others_is_refused(tmp_path: Path) -> None:
+    with closing(LogFile(tmp_path / "a_log.csv")) as file:
+        file.add([*ROWS[:3], collective(), *ROWS[3:]])
+    with pytest.raises(WorkloadError, match="has no time"):
+        analyse_log(tmp_path / "a_log.csv", None, None)
+
+
 class Room:
     """A file on a disk that takes ``left_bytes`` more, as write(2) does: what fits, then an error."""
 

@@ -232,7 +232,9 @@ BINARY = """
 BINARY_OPTIONS = AnalyticalOptions(
     network=simai_network(gpus_per_server=8, nics_per_server=8, nvlink_gib=360, nic_gib=48.5),
     ratios=read_ratio_tables(ROOT / SHIPPED),
-    dp_overlap=0.3, tp_overlap=0.1, ep_overlap=0.2,
+    dp_overlap=0.3,
+    tp_overlap=0.1,
+    ep_overlap=0.2,
 )
 KIND = "--num_layers 4 --world_size 32 --global_batch 64 --use_flash_attn --fixed_time_us 0"
 

@@ -43,6 +43,8 @@ class Role(StrEnum):
     Q_UP = "q_up"
     KV_DOWN = "kv_down"
     KV_UP = "kv_up"
+    COMPRESS = "compress"
+    OUT_DOWN = "out_down"
     INDEX_Q = "index_q"
     INDEX_K = "index_k"
     OUT = "out"

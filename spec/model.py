@@ -104,7 +104,7 @@ class MoeSpec:
     work there, and another brings their sum back (LatentMoE, arXiv 2512.20856; Nemotron-3 Super's moe_latent_size).
     ``output_norm``: a norm follows the sum of all experts (A.X K1).
 
-    Facts without a price: a token's weights are the ``score`` of its experts ("softmax" or "sigmoid"), divided by
+    Facts without a price: a token's weights are the ``score`` of its experts ("softmax", "sigmoid" or "sqrtsoftplus"), divided by
     their sum where ``normalized``, times ``route_scale`` (norm_topk_prob, routed_scaling_factor).
     """
 
@@ -216,7 +216,8 @@ class ModelSpec:
     ``vocab_pad_multiple`` (times tp, by the framework's rule). ``logit_softcap``: logits are cap * tanh(logits / cap)
     (Gemma 2, arXiv 2408.00118 sec. 2). ``extra_embedding_rows``: tokens that are read but never written, such as those of
     sound, which the head does not have. With ``residual_streams`` above 1 every half reads a mix of that many streams and adds its output to each
-    by weights of its own, and the head reads a mix (hyper-connections, arXiv 2409.19606 sec. 2; HunYuan 4). ``rope_scales`` are learned numbers of the rotation's frequencies.
+    by weights of its own, and the head reads a mix (hyper-connections, arXiv 2409.19606 sec. 2; HunYuan 4);
+    where they are ``mixed_streams`` a half mixes them with one another too (DeepSeek-V4). ``rope_scales`` are learned numbers of the rotation's frequencies.
 
     Facts without a price, carried to launches: ``rope`` and ``norm_epsilon``, None where the config does not
     say, and the ``model_type`` of its Hugging Face config, "" where it has none. ``assumptions`` are what its reader took for granted, each a line to show.
@@ -237,6 +238,7 @@ class ModelSpec:
     extra_embedding_rows: int = 0
     final_norm: bool = True
     residual_streams: int = 1
+    mixed_streams: bool = False
     rope_scales: int = 0
     logit_softcap: bool = False
     rope: RopeSpec | None = None

@@ -81,10 +81,11 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
 
 
 def mix_parameters(model: ModelSpec, *, expands: bool) -> int:
-    """Parameters of what mixes residual streams before a half and, where it ``expands``, weighs its output for each: a row of all
-    channels, a bias for each weight, a scale for each kind."""
-    kinds, streams = 2 if expands else 1, model.residual_streams
-    return kinds * (streams * streams * model.hidden + streams + 1)
+    """Parameters of what mixes residual streams before a half and, where it ``expands``, weighs its output for each, and perhaps each
+    stream for each: a row of all channels and a bias for each weight, a scale for each of these kinds."""
+    streams = model.residual_streams
+    kinds = [streams, *[streams] * expands, *[streams * streams] * (expands and model.mixed_streams)]
+    return sum(kinds) * (streams * model.hidden + 1) + len(kinds)
 
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:

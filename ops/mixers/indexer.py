@@ -1,4 +1,4 @@
-"""The lightning indexer of DeepSeek's sparse attention, and the attention over the keys that it selects.
+"""The lightning indexer of DeepSeek's sparse attention, and the attention over the keys, or entries, that it selects.
 
 Source: arXiv 2512.02556 sec. 2.1, eqs. 1 to 4: the indexer scores every key for every query, its input is detached, and it
 learns from the attention over the selected keys. Megatron-LM d98e8a6 core/transformer/experimental_attention_variant:
@@ -7,7 +7,7 @@ ops/tilelang_dsa.py (scores in blocks of queries, the target summed over tp) and
 of all heads).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ops.memory_bound import Kernel, kernel, memory_pass
 from ops.mixers.mixer import core_heads
 from ops.op import Attention, Axis, Linear, Pass, Phase, collective, sequence
 from ops.roles import Module, OpKey, Role
-from spec.arrays import BoolArray
+from spec.arrays import BoolArray, IntArray, ceil_div
 from spec.collectives import Collective
 from spec.mixers.attention import AttentionKind, AttentionSpec
 
@@ -58,14 +58,15 @@ def index_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
         entry = sequence(entry, kernel(context, normed))
     return sequence(
         entry,
-        _detached_linear(context, Role.INDEX_Q, attention.q_lora_rank or hidden, heads * dim, kept),
-        _detached_linear(context, Role.INDEX_K, hidden, dim + heads, kept),
+        detached_linear(context, Role.INDEX_Q, attention.q_lora_rank or hidden, heads * dim, kept),
+        detached_linear(context, Role.INDEX_K, hidden, dim + heads, kept),
         kernel(context, norm),
         kernel(context, rotary) if attention.rope_dim else Pass(),
     )
 
 
-def _detached_linear(context: LayerContext, role: Role, inputs: int, outputs: int, kept: BoolArray) -> Pass:
+def detached_linear(context: LayerContext, role: Role, inputs: int, outputs: int, kept: BoolArray) -> Pass:
+    """Returns a product whole on every rank, of an input that is saved where it is ``kept`` and has no gradient."""
     layer = Linear(
         module=Module.ATTENTION,
         role=role,
@@ -78,49 +79,74 @@ def _detached_linear(context: LayerContext, role: Role, inputs: int, outputs: in
     return replace(product, backward=tuple(op for op in product.backward if op.phase is not Phase.INPUT_GRAD))
 
 
-def selection(context: LayerContext, attention: AttentionSpec) -> Pass:
-    """Returns the scores of all keys, the selected ones, and the loss that teaches the indexer.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """``heads`` of ``dim`` channels score an entry for every ``rate`` tokens before a query, and select ``topk``, for
+    attention of ``num_heads`` heads whose keys have ``channels``."""
+
+    heads: int
+    dim: int
+    topk: int
+    num_heads: int
+    channels: int
+    rate: int = 1
+
+
+def mean_keys(length: IntArray, rate: int, most: IntArray | int | None = None) -> IntArray:
+    """Returns the entries of ``rate`` tokens that end before or with a query, at ``most`` so many, as a mean over a sequence,
+    rounded up: sum_i min(floor(i / rate), most) / length (DeepSeek-V4's causal rule, modeling_deepseek_v4.py, causal_threshold)."""
+    entries = length // rate
+    reached = entries if most is None else np.minimum(entries, most)
+    # whole groups of rate queries see 0, 1, 2, ... entries, until all that may be; the last group may be cut
+    below = rate * (reached * (reached - 1) // 2)
+    return np.maximum(ceil_div(below + (length + 1 - reached * rate) * reached, length), 1)
+
+
+def selection(context: LayerContext, index: Index) -> Pass:
+    """Returns the scores of all entries, the selected ones, and the loss that teaches the indexer.
 
     Assumption: scores, the target of the loss and their gradients take what attention of as many FLOPs takes (one
     product of d channels as two of d / 2), causal halves left out; selecting reads every score once.
     """
     layout, job = context.layout, context.job
     length = context.core_sequence
-    rows = layout.micro_batch * length
-    heads, dim = attention.index_heads, attention.index_dim
-    topk = np.minimum(length, attention.index_topk)
+    rows, entries = layout.micro_batch * length, np.maximum(length // index.rate, 1)
+    heads, dim, channels = index.heads, index.dim, index.channels
+    topk = np.minimum(entries, index.topk)
+    whole = index.rate == 1
     scores = Attention(
         module=Module.ATTENTION,
         role=Role.INDEX_SCORES,
         phase=Phase.FORWARD,
         batch=layout.micro_batch,
         q_len=length,
-        kv_len=length,
+        kv_len=length if whole else mean_keys(length, index.rate),
         heads=layout.constant(heads),
         kv_heads=layout.constant(1),
         qk_dim=layout.constant(dim // 2),
         v_dim=layout.constant(dim - dim // 2),
+        mask="causal" if whole else "full",
         kernel=job.attention_kernel if job.flash_attention else "core",
         dtype=job.precision.attention,
         saved_bytes=context.activations(rows, heads * dim + dim + heads),
-        transient_bytes=FP32_BYTES * layout.micro_batch * np.minimum(length, BLOCK_QUERIES) * length,
+        transient_bytes=FP32_BYTES * layout.micro_batch * np.minimum(length, BLOCK_QUERIES) * entries,
     )
     select = OpKey(Module.ATTENTION, Role.TOP_K)
-    best = memory_pass(select, Phase.FORWARD, "copy", rows, "fp32", length)
-    channels = attention.kv_lora_rank + attention.rope_dim
+    best = memory_pass(select, Phase.FORWARD, "copy", rows, "fp32", entries)
+    # of the selected entries alone
+    chosen = {"mask": "window", "window": topk} if whole else {"kv_len": mean_keys(length, index.rate, topk)}
     target = replace(
         scores,
         role=Role.INDEX_LOSS,
         name="attention.index_loss",
-        heads=core_heads(context, attention.num_heads),
+        heads=core_heads(context, index.num_heads),
         qk_dim=layout.constant(channels // 2),
         v_dim=layout.constant(channels - channels // 2),
-        mask="window",
-        window=topk,
         repeat=TARGET_PASSES,
         # the gradient of each selected score
         saved_bytes=FP32_BYTES * rows * topk,
         transient_bytes=0.0 * scores.saved_bytes,
+        **chosen,
     )
     summed = collective(
         OpKey(Module.ATTENTION, Role.REDUCE, Role.INDEX_LOSS),
@@ -134,10 +160,9 @@ def selection(context: LayerContext, attention: AttentionSpec) -> Pass:
         scores,
         phase=Phase.WEIGHT_GRAD,
         direction="backward",
-        mask="window",
-        window=topk,
         saved_bytes=0.0 * scores.saved_bytes,
         transient_bytes=0.0 * scores.saved_bytes,
+        **chosen,
     )
     return Pass(forward=(scores, best, target, summed), backward=(gradient,))
 
@@ -170,4 +195,13 @@ def sparse_core(context: LayerContext, attention: AttentionSpec, dense: Pass) ->
         more = more + INDEX_BYTES * rows * np.minimum(context.core_sequence, attention.index_topk)
     first, *others = dense.forward
     core = replace(dense, forward=(replace(first, saved_bytes=first.saved_bytes + more), *others))
-    return sequence(selection(context, attention), core) if attention.index_heads else core
+    if not attention.index_heads:
+        return core
+    index = Index(
+        heads=attention.index_heads,
+        dim=attention.index_dim,
+        topk=attention.index_topk,
+        num_heads=attention.num_heads,
+        channels=attention.kv_lora_rank + attention.rope_dim,
+    )
+    return sequence(selection(context, index), core)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from ops.mixers.attention import ATTENTION
+from ops.mixers.compressed import COMPRESSED
 from ops.mixers.gated_delta import GATED_DELTA
 from ops.mixers.lightning import LIGHTNING
 from ops.mixers.mamba2 import MAMBA2
@@ -11,6 +12,7 @@ from ops.mixers.rg_lru import RG_LRU
 from ops.mixers.short_convolution import SHORT_CONVOLUTION
 from ops.mixers.side_by_side import SIDE_BY_SIDE
 from spec.mixers.attention import AttentionSpec
+from spec.mixers.compressed import CompressedAttentionSpec
 from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.lightning import LightningSpec
 from spec.mixers.mamba2 import Mamba2Spec
@@ -22,6 +24,7 @@ from spec.mixers.side_by_side import SideBySideSpec
 MIXERS: dict[type[Mixer], MixerRow[Any]] = {
     # A mixer is a line.
     AttentionSpec: ATTENTION,
+    CompressedAttentionSpec: COMPRESSED,
     Mamba2Spec: MAMBA2,
     GatedDeltaSpec: GATED_DELTA,
     ShortConvolutionSpec: SHORT_CONVOLUTION,

@@ -1,6 +1,7 @@
 """Every kind of token mixer, by its key in a block's table of a config; ops.mixers.registry has what each runs."""
 
 from spec.mixers.attention import AttentionSpec
+from spec.mixers.compressed import CompressedAttentionSpec
 from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.lightning import LightningSpec
 from spec.mixers.mamba2 import Mamba2Spec
@@ -11,6 +12,7 @@ from spec.mixers.side_by_side import SideBySideSpec
 
 KNOWN: tuple[type[Mixer], ...] = (
     AttentionSpec,
+    CompressedAttentionSpec,
     Mamba2Spec,
     GatedDeltaSpec,
     ShortConvolutionSpec,

@@ -59,6 +59,7 @@ def model_of(top: Section, facts: TypeFacts, name: str, runs: tuple[BlockRun, ..
         final_norm=facts.final_norm,
         rope_scales=top.integer("rope_scales", 0, minimum=0),
         residual_streams=top.integer(facts.residual_streams) if facts.residual_streams else 1,
+        mixed_streams=facts.mixed_streams,
         extra_embedding_rows=top.integer("extra_embedding_rows", 0, minimum=0),
         logit_softcap=top.has("final_logit_softcapping"),
         rope=rope(top) if position is PositionKind.ROTARY else None,
@@ -305,7 +306,7 @@ def read_experts(top: Section, facts: TypeFacts) -> MoeSpec:
         route_groups=groups if limited else 1,
         route_chosen_groups=chosen if limited else 1,
         activation=activation(top),
-        score=top.choice("scoring_func", ("softmax", "sigmoid"), facts.score),
+        score=top.choice("scoring_func", ("softmax", "sigmoid", "sqrtsoftplus"), facts.score),
         normalized=top.flag("norm_topk_prob", facts.normalized),
         route_scale=top.number("routed_scaling_factor", 1.0),
     )

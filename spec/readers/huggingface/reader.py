@@ -20,6 +20,7 @@ from spec.readers.config_file import ConfigFile
 from spec.readers.huggingface import hybrid
 from spec.readers.huggingface.adapt import ADAPT
 from spec.readers.huggingface.decoder import read_decoder
+from spec.readers.huggingface.deepseek_v4 import deepseek_v4
 from spec.readers.huggingface.parts import ACTIVATIONS
 from spec.readers.huggingface.type_facts import (
     TypeFacts,
@@ -39,6 +40,7 @@ READERS: dict[str, Reader] = {
     "bamba": hybrid.bamba,
     "falcon_h1": hybrid.falcon_h1,
     "mamba2": hybrid.mamba2,
+    "deepseek_v4": deepseek_v4,
 }
 
 ASSUMABLE = {

@@ -91,6 +91,7 @@ class TypeFacts:
     condition_rank: int = 0
     norm_gate_rank: str = ""
     residual_streams: str = ""
+    mixed_streams: bool = False
 
 
 REFUSED = "refused"

@@ -100,6 +100,13 @@ def test_selecting_writes_and_reads_every_score_once() -> None:
     assert float(bytes_moved(best)[0]) == 2 * 4 * SEQ * SEQ
 
 
+def test_scores_of_a_block_of_queries_are_held_at_a_time() -> None:
+    """8192 queries, in fp32; nothing of the backward."""
+    for length, held in ((SEQ, SEQ), (2 * SEQ, 8192)):
+        calls = [op for op in layer(SPARSE, seq_len=length).forward if op.name == "attention.index_scores"]
+        assert [float(op.transient_bytes[0]) for op in calls] == [4.0 * held * length]
+
+
 def test_a_layer_that_borrows_a_selection_runs_no_indexer() -> None:
     assert set(flops(layer(BORROWING))) == {("core", "forward"), ("core", "backward")}
 
@@ -138,6 +145,11 @@ def test_an_indexer_without_a_latent_of_queries_norms_the_hidden_states() -> Non
     assert (product.k[0], product.n[0]) == (hidden, 4 * 64)
     assert isinstance(normed, MemoryBound)
     assert bytes_moved(normed)[0] == 2 * 2 * tokens * hidden
+    # its input, and what the product reads
+    assert normed.saved_bytes[0] == 2 * 2 * tokens * hidden
+    rotated = listed["attention.index_rotary"]
+    assert isinstance(rotated, MemoryBound)
+    assert bytes_moved(rotated)[0] == 2 * 2 * tokens * (4 + 1) * 32
     assert isinstance(times, MemoryBound)
     assert bytes_moved(times)[0] == 2 * 2 * tokens * (8 * 96 + 4 * 64)
     assert not any("rotary" in name for name in ops(still))

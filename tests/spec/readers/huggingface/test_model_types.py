@@ -413,3 +413,35 @@ def test_bad_values_of_single_types(tmp_path: Path, key: str, says: dict[str, An
 @pytest.mark.parametrize("model_type", ["bert", "jamba", "longcat_flash"])
 def test_a_refusal_says_why(tmp_path: Path, model_type: str) -> None:
     assert refusals()[model_type] in str(refusal(tmp_path, {"model_type": model_type, **SMALL}, "llama"))
+
+
+def test_deepseek_v4_compresses_by_layer(tmp_path: Path) -> None:
+    """transformers configuration_deepseek_v4.py: two layers of long entries, then both kinds in turn; older files list tokens of an
+    entry, those of layers that predict at the end; a table routes the first three layers."""
+    few = {"model_type": "deepseek_v4", **SMALL, "num_key_value_heads": 1, "head_dim": 128, "o_groups": 2}
+
+    def mixers(**says: object) -> list[tuple[int, int]]:
+        model = load(tmp_path, {**few, "num_hidden_layers": 6, **says})
+        return [(run.block.mixer.rate, run.block.mixer.index_topk) for run in model.blocks for _ in range(run.count)]
+
+    long, short, window = (128, 0), (4, 512), (0, 0)
+    assert mixers() == [long, long, long, short, long, short, window]
+    assert mixers(compress_ratios=[0, 4, 128, 4, 0, 0, 4]) == [window, short, long, short, window, window, short]
+    assert mixers(compress_ratios=[0] * 6) == [window] * 7
+    listed = {"layer_types": ["sliding_attention"] * 5 + ["compressed_sparse_attention"]}
+    assert mixers(**listed, compress_rates={"compressed_sparse_attention": 8})[5:] == [(8, 512), window]
+    assert mixers(**listed, compress_rate_csa=2)[5] == (2, 512)
+    model = load(tmp_path, {**few, "num_hidden_layers": 6})
+    assert (model.residual_streams, model.mixed_streams) == (4, True)
+    assert [run.block.moe.router_bias for run in model.blocks for _ in range(run.count)] == [False] * 3 + [True] * 4
+    assert not load(tmp_path, {**few, "num_hidden_layers": 2, "num_hash_layers": 4}).blocks[0].block.moe.router_bias
+    assert {run.block.mixer.rope_dim for run in model.blocks} == {16}
+    for key, value in (
+        ("compress_ratios", [0, 4]),
+        ("compress_ratios", [7] * 6),
+        ("layer_types", ["sliding_attention"]),
+    ):
+        assert refusal(tmp_path, {**few, "num_hidden_layers": 6, key: value}).key == key
+    assert refusal(tmp_path, {**few, "o_groups": 3}).key == "o_groups"
+    assert refusal(tmp_path, {**few, "num_key_value_heads": 2}).key == "num_key_value_heads"
+    assert refusal(tmp_path, {**few, "num_hidden_layers": 3, "mlp_layer_types": ["moe"] * 2}).key == "mlp_layer_types"

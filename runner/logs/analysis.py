@@ -13,7 +13,7 @@ from runner.logs.log import Log, size_text
 from solver.report.files import write_json
 from spec.files import UnreadableFileError, atomic_file, read_file_text
 from spec.program.kinds import plain_number
-from workload.aicb.csv_workload import COMPUTATION, GeneralItem
+from workload.aicb.csv_workload import COMPUTATION, GeneralItem, num_stages
 from workload.diagnostics import WorkloadError
 
 MOST_LISTED = 10
@@ -323,8 +323,10 @@ def analyse_log(path: Path, pictures: Path | None, json: Path | TextIO | None) -
     name = path.stem.removesuffix(LOG_ENDING)
     ranks = path.with_name(f"{name}_ranks.csv")
     slow = slow_ranks(read_ranks(ranks)) if ranks.is_file() else []
+    stages = num_stages(path)
+    of_one = [f"stage 0 of {stages} in the file"] if stages > 1 else []
     incomplete = [f"the log ends inside epoch {len(log.epoch_times)}"] if log.incomplete else []
-    lines = [*summary_lines(log), *incomplete, *outlier_lines(log), *(one.line() for one in slow)]
+    lines = [*summary_lines(log), *of_one, *incomplete, *outlier_lines(log), *(one.line() for one in slow)]
     if json is not None:
         write_json(json, log_record(log, slow))
     if pictures is None:

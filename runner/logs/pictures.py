@@ -2,6 +2,7 @@
 
 import base64
 import html
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from profiler.pictures.plot_style import COLOURS, MARKERS, byte_label, new_figure, powers_axis
-from runner.logs.analysis import rows_by_size
 from runner.logs.log import Log
 from spec.files import atomic_file, folder_of_results
 from workload.pictures import save_figure
@@ -107,10 +107,11 @@ def bandwidth(log: Log) -> Figure:
 
 def messages(log: Log) -> Figure:
     """The plot of how many operations there are of each size, for each collective of an unrun workload."""
+    counts = Counter((item.comm_type, item.comm_group, item.msg_size) for item in log.comm_logs)
     points: Points = {}
-    for row in rows_by_size(log.comm_logs):
-        if row.group and row.size_bytes:
-            points.setdefault((row.kind, row.group), []).append((row.size_bytes, float(row.spread.count)))
+    for (kind, group, size), count in sorted(counts.items()):
+        if group and size:
+            points.setdefault((kind, group), []).append((size, float(count)))
     return by_size(points, "operations")
 
 

@@ -19,7 +19,7 @@ from solver.problem.problem import Problem
 from solver.problem.request import Request
 from solver.problem.requested_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError
-from workload.aicb.csv_workload import COMPUTATION, EPOCH_END, Arguments, GeneralItem, Workload
+from workload.aicb.csv_workload import COMPUTATION, EPOCH_END, Arguments, GeneralItem, Workload, num_stages
 from workload.aicb.plan_rows import GeneralOptions, general_items
 from workload.diagnostics import WorkloadError
 from workload.stage_work import stage_works
@@ -307,7 +307,9 @@ def task_from_files(files: Sequence[Path], options: DegreeOptions, world: int) -
     degrees = degrees_of(arguments, options.degrees, world, options.order)
     paths = stage_files(files, degrees.pp)
     _check_stage(arguments, files[0])
-    workloads = [first if path == files[0] else Workload.load(path)[0] for path in paths]
+    together = len(files) == 1 and paths == [files[0]] * degrees.pp
+    places = [(path, stage if together else 0) for stage, path in enumerate(paths)]
+    workloads = [first if place == (files[0], 0) else Workload.load(*place)[0] for place in places]
     return task_from_workloads(workloads, paths, degrees, arguments=arguments, name=task_name(files[0]))
 
 
@@ -334,12 +336,15 @@ def task_from_workloads(
 
 
 def stage_files(files: Sequence[Path], stages: int) -> list[Path]:
-    """The file of each stage: those requested, or for a single one its siblings named -stage0, -stage1, ...
+    """The file of each stage: those requested, a single one that holds every stage, or its siblings named -stage0,
+    -stage1, ...
 
     Raises ConfigError for another number, and for a file that is not there.
     """
     if len(files) == stages:
         return list(files)
+    if len(files) == 1 and num_stages(files[0]) == stages:
+        return [files[0]] * stages
     stem = STAGE_ENDING.sub("", files[0].stem)
     result = [files[0].with_stem(f"{stem}-stage{stage}") for stage in range(stages)]
     missing = [path for path in result if not path.is_file()]

@@ -32,6 +32,8 @@ COMM_GROUPS = (
 COMPUTATION = "computation"
 EPOCH_END = "epoch_end"
 NONE = "None"
+# Files of 2024 begin with a line such as [rank0 ~ rank127]; those of several stages have one before each stage's columns.
+RANKS = "["
 MAX_FILE_BYTES = 2**31
 MOST_ARGUMENTS_BYTES = 2**20
 
@@ -100,13 +102,13 @@ class Workload:
         return count
 
     @staticmethod
-    def load(path: str | Path) -> tuple["Workload", Arguments]:
-        """A workload and its arguments (empty when there is no args file).
+    def load(path: str | Path, stage: int = 0) -> tuple["Workload", Arguments]:
+        """A workload and its arguments (empty when there is no args file); of a file of several stages that of one.
 
         Raises WorkloadError naming the line that is no row, and for a file that ends within an iteration.
         """
         where = Path(path)
-        items = list(rows_of(where))
+        items = list(rows_of(where, stage))
         if items and items[-1].comm_type != EPOCH_END and any(one.comm_type == EPOCH_END for one in items):
             raise WorkloadError(f"{where}: is cut off: its last iteration has no {EPOCH_END}")
         return Workload(items=items), _arguments(arguments_path(where))
@@ -129,20 +131,28 @@ def _arguments(path: Path) -> Arguments:
     return read
 
 
-def rows_of(path: Path) -> Iterator[GeneralItem]:
-    """The rows of a file one by one, whole or cut off; WorkloadError names the line that is none."""
+def num_stages(path: Path) -> int:
+    """Returns the pipeline stages that a file holds."""
+    with path.open(encoding="utf-8", errors="replace") as handle:
+        return max(sum(line.startswith(RANKS) for line in handle), 1)
+
+
+def rows_of(path: Path, stage: int = 0) -> Iterator[GeneralItem]:
+    """The rows of a file one by one, whole or cut off, of one stage where it has several; WorkloadError names the line
+    that is none."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
             raise WorkloadError(f"{path}: is no general workload")
         with path.open(encoding="utf-8", newline="") as handle:
             reader = csv.reader(line.replace("\0", "\N{REPLACEMENT CHARACTER}") for line in handle)
             header: list[str] | None = None
+            place = -1
             for cells in reader:
-                if header is None:
-                    # files of 2024 begin with a line such as [rank0 ~ rank127]
-                    if cells and not cells[0].startswith("["):
-                        header = _header(cells, path)
-                elif cells:
+                if cells and cells[0].startswith(RANKS):
+                    place, header = place + 1, None
+                elif cells and header is None:
+                    header = _header(cells, path)
+                elif cells and header and max(place, 0) == stage:
                     yield _item(header, cells, f"{path}: line {reader.line_num}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise WorkloadError(f"{path}: cannot be read: {error}") from error

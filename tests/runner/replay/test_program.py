@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner.groups.degrees import Degrees
+from runner.logs.analysis import analyse_log
 from runner.replay.program import (
     Channel,
     DegreeOptions,
@@ -191,6 +192,25 @@ def test_stages_lie_beside_the_first(tmp_path: Path) -> None:
     written(tmp_path / "a_workload-stage1.csv", message("recv_prev"))
     work = task_from_files([first], TYPED, 4)
     assert (work.name, work.degrees.dp, [one.stage for one in work.programs]) == ("a", 2, [0, 1])
+
+
+def test_stages_lie_one_after_another_in_a_file_of_2024(tmp_path: Path) -> None:
+    path = tmp_path / "w.csv"
+    parts = []
+    for stage, items in enumerate(([message("send_next")], [message("recv_prev"), collective()])):
+        written(path, *items)
+        parts.append(f"[ pp_stage{stage}: [rank0, rank1] ]\n{path.read_text()}")
+    path.write_text("".join(parts))
+    typed = DegreeOptions(degrees={"pp": 2, "tp": 2}, order="tp-cp-ep-dp-pp")
+    work = task_from_files([path], typed, 4)
+    assert [[launch.item.comm_type for launch in one.everything] for one in work.programs] == [
+        ["isend"],
+        ["irecv", "all_reduce"],
+    ]
+    assert [len(list(Workload.load(path, stage)[0].items)) for stage in range(2)] == [3, 4]
+    with pytest.raises(ConfigError, match="files = 1: 4, one for each pipeline stage"):
+        stage_files([path], 4)
+    assert analyse_log(path, None, None)[-1] == "stage 0 of 2 in the file"
 
 
 def test_what_differs_on_a_node_changes_the_digest(tmp_path: Path) -> None:

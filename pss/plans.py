@@ -460,7 +460,7 @@ def hand_on(options: argparse.Namespace, plans: Plans) -> Answer:
         exported = export_simai(
             inputs.problem, chosen.plan, options.export_simai, strict=options.strict_export, stage=options.stage
         )
-        announce(exported.paths, exported.beyond_lines())
+        announce(exported.paths, exported.beyond_lines(chosen.parts_s["host"]))
     if options.export_bundle:
         from workload.bundle import export_bundle
         from workload.simai.busbw import SHIPPED, read_ratio_tables

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from solver.plans.plan_table import PlanTable
+from solver.problem.price import price_plan
 from workload.aicb.aiob import aiob_of, write_aiob
 from workload.aicb.comm_test import is_test, write_test
 from workload.aicb.csv_workload import Arguments, GeneralItem, Workload
@@ -118,8 +120,15 @@ def write_files(options: argparse.Namespace, root: Path) -> tuple[list[str], lis
     else:
         path = target(options.output, file_name(made, options, ".txt"))
         exported = export_works(made.plan, made.works, path, strict=options.strict_export)
-        beyond, files = exported.beyond_lines(), [f"wrote {path}" for path in exported.paths]
+        priced = price_plan(made.problem, PlanTable.of(made.plan)) if times_known(made, options) else []
+        launches_s = sum(one.parts_s["host"] for one in priced)
+        beyond, files = exported.beyond_lines(launches_s), [f"wrote {path}" for path in exported.paths]
     return [*notes, *made.notes, *beyond], [*lines, *files]
+
+
+def times_known(made: GeneratorInput, options: argparse.Namespace) -> bool:
+    """Returns whether every time is one of a profile or a hardware spec."""
+    return options.comp_filepath is None and made.has_times and options.fixed_time_us is None
 
 
 def _beside(made: GeneratorInput, options: argparse.Namespace) -> list[str]:
@@ -141,6 +150,6 @@ def _bundle(made: GeneratorInput, options: argparse.Namespace, root: Path) -> tu
         options.bundle,
         read_ratio_tables(root / SHIPPED),
         work=made.works[0] if len(made.works) == 1 else None,
-        times_known=options.comp_filepath is None and made.has_times and options.fixed_time_us is None,
+        times_known=times_known(made, options),
     )
     return bundle.exported.beyond_lines(), [f"wrote {path}" for path in bundle.paths]

@@ -46,8 +46,9 @@ class SimaiExport:
     beyond: tuple[Beyond, ...]
     resized: tuple[str, ...]
 
-    def beyond_lines(self) -> list[str]:
-        """Returns one line for each entry that the file leaves out or has over another group."""
+    def beyond_lines(self, launches_s: float = 0.0) -> list[str]:
+        """Returns one line for each entry that the file leaves out or has over another group; ``launches_s`` are the
+        step's seconds of kernel launches."""
         return [
             *self.resized,
             *(
@@ -55,6 +56,7 @@ class SimaiExport:
                 f"{one.total_bytes:,} bytes, {one.seconds * 1e3:.3f} ms"
                 for one in self.beyond
             ),
+            *([f"not in the SimAI file: kernel launches: {launches_s * 1e3:.3f} ms"] if launches_s else ()),
         ]
 
 

@@ -299,6 +299,20 @@ def test_ranks_apart_are_simais_data_parallel_group(flags: str, tp: int, ranks: 
     assert (row.weight_grad_comm, row.weight_grad_bytes, row.forward_comm) == ("ALLREDUCE", 1048576, "NONE")
 
 
+def test_launches_that_the_file_cannot_hold_are_named_as_the_bundle_counts_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = "--num_layers 2 --hidden_size 512 --num_attention_heads 8 --seq_length 128 --vocab_size 1024 --world_size 8"
+    words = ["generate", *small.split(), "--missing", "modelled", "--aiob_enable"]
+    assert run_workload.main([*words, "--output", str(tmp_path / "w.txt")]) == 0
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "launches" in line)
+    assert run_workload.main([*words, "--bundle", str(tmp_path / "b")]) == 0
+    counted = next(one for one in (tmp_path / "b" / "README.md").read_text().splitlines() if "kernel launches" in one)
+    assert line == f"not in the SimAI file: kernel launches: {counted.split()[-2]} ms"
+    assert run_workload.main([*words, "--fixed_time_us", "1", "--output", str(tmp_path / "w.txt")]) == 0
+    assert "launches" not in capsys.readouterr().err
+
+
 def test_names_with_slashes_stay_in_the_folder(tmp_path: Path) -> None:
     words = f"generate --frame Megatron {MODEL} --num_layers 2 --global_batch 16 --model_name ../x --gpu_type ../y"
     assert run_workload.main([*words.split(), "--output", str(tmp_path)]) == 0

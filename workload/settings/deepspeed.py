@@ -2,7 +2,8 @@
 
 Keys and refusals: DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py (``DeepSpeedZeroConfig``),
 runtime/precision_config.py, runtime/tensor_parallel/config.py (``autotp_size``), runtime/engine.py
-(``_do_optimizer_sanity_check``), runtime/pipe/engine.py. What DeepSpeed takes in Python (the model, pipeline
+(``_do_optimizer_sanity_check``; ``_configure_tensor_parallel_states``: AutoTP at every ZeRO stage from 0.19 on),
+runtime/pipe/engine.py, runtime/pipe/topology.py. What DeepSpeed takes in Python (the model, pipeline
 stages, activation checkpointing) stands in the file under SCRIPT, a key that it does not read, and is returned.
 """
 
@@ -81,10 +82,13 @@ def deepspeed_json(problem: Problem, plan: Plan) -> Settings:
         **_precision(job.precision),
         "zero_optimization": _zero(job, plan),
     }
-    if not _cuts_weights(plan):
+    launch = launch_of("deepspeed", plan, NAME)
+    if plan.pp > 1:
+        launch.pop("tensor_parallel", None)  # the script's own, by the pipeline's grid
+    if "tensor_parallel" not in launch:
         # else checked against all ranks, those of a tensor-parallel group too: left for DeepSpeed to multiply
         settings["train_batch_size"] = plan.micro_batch * plan.num_micro * plan.dp
-    return settings | launch_of("deepspeed", plan, NAME)
+    return settings | launch
 
 
 def _refuse_plan(job: JobSpec, plan: Plan) -> None:
@@ -93,11 +97,6 @@ def _refuse_plan(job: JobSpec, plan: Plan) -> None:
     whole = plan.zero_stage == 0 or plan.zero_size == copies
     require(whole, f"ZeRO over {plan.zero_size} of {copies} ranks with the same weights")
     require(plan.pp == 1 or plan.zero_stage < 2, f"pipeline stages beside ZeRO-{plan.zero_stage}")
-    require(
-        plan.pp == 1 or not _cuts_weights(plan),
-        "AutoTP beside pipeline stages: its pipelines cut layers by a model-parallel unit of the script's own",
-    )
-    require(not _cuts_weights(plan) or plan.zero_stage < 3, "AutoTP beside ZeRO-3")
     require(plan.etp in (1, plan.tp), f"experts over tp {plan.etp} beside tp {plan.tp}")
     overlap = job.preset.data_parallel.overlap_grad_reduce
     require(plan.pp == 1 or not overlap, "overlap_comm beside pipeline stages, which switch it off")
@@ -105,11 +104,6 @@ def _refuse_plan(job: JobSpec, plan: Plan) -> None:
     require(narrow or plan.zero_stage > 0, f"gradients in {job.precision.gradient} without ZeRO")
     share, parted = plan.optimizer_offload, plan.zero_stage >= 3 or plan.optimizer_offload == 1.0
     require(share == 0.0 or (plan.zero_stage > 0 and parted), f"{share:g} of the optimizer offloaded")
-
-
-def _cuts_weights(plan: Plan) -> bool:
-    """True where the plan's tp is DeepSpeed's AutoTP and not its sequence parallelism."""
-    return "tensor_parallel" in launch_of("deepspeed", plan, NAME)
 
 
 def _copies(plan: Plan) -> int:
@@ -172,10 +166,14 @@ def _in_script(problem: Problem, plan: Plan) -> tuple[str, ...]:
     sequences = plan.micro_batch * plan.num_micro * plan.dp
     what = "every layer" if plan.recompute is Recompute.FULL else "the attention core of every layer"
     recomputes = plan.recompute is not Recompute.NONE
+    # Layers of the script (Megatron-DeepSpeed's, GPT-NeoX's), sharded over a part of the pipeline's grid.
+    cuts = plan.pp > 1 and plan.tp > 1
+    grid = f"topology=PipeModelDataParallelTopology(num_pp={plan.pp}, num_mp={plan.tp}, num_dp={plan.dp})"
     return true_notes(
         {
             f"sequences of {problem.job.seq_len} tokens, {sequences} a step": True,
-            f"deepspeed.pipe.PipelineModule(..., num_stages={plan.pp})": plan.pp > 1,
+            f"deepspeed.pipe.PipelineModule(..., {grid if cuts else f'num_stages={plan.pp}'})": plan.pp > 1,
+            f"layers that the script shards over the {plan.tp} ranks of the topology's model axis": cuts,
             f"deepspeed.moe.layer.MoE(..., ep_size={plan.ep}) in every layer of experts": plan.ep > 1,
             f"activation checkpointing of {what} (deepspeed.checkpointing.checkpoint)": recomputes,
             f"the environment variable {EXPANDABLE_SEGMENTS}": problem.job.expandable_segments,

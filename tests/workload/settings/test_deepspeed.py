@@ -35,6 +35,24 @@ def test_the_batch_of_autotp_is_left_to_deepspeed() -> None:
     assert written["tensor_parallel"] == {"autotp_size": 2}
 
 
+def test_autotp_shards_parameters_as_well() -> None:
+    """DeepSpeed 0.19.6, runtime/engine.py: "AutoTP + ZeRO stage 3 is supported for both inference and training"."""
+    plan = replace(ZERO, tp=2, zero_stage=3)
+    written = deepspeed_json(asked(plan), plan)
+    assert (written["tensor_parallel"], written["zero_optimization"]["stage"]) == ({"autotp_size": 2}, 3)  # type: ignore[index]
+
+
+def test_stages_shard_layers_by_the_axes_of_their_grid() -> None:
+    """AutoTP would put its own groups in the place of the grid's (runtime/engine.py, self.mpu = groups)."""
+    plan = replace(ZERO, pp=2, tp=4, num_micro=2)
+    written = json.loads(deepspeed_settings(asked(plan), plan).text)
+    assert "tensor_parallel" not in written
+    assert written["train_batch_size"] == 4
+    topology = "PipeModelDataParallelTopology(num_pp=2, num_mp=4, num_dp=2)"
+    assert f"deepspeed.pipe.PipelineModule(..., topology={topology})" in written[SCRIPT]
+    assert any("shards over the 4 ranks of the topology's model axis" in note for note in written[SCRIPT])
+
+
 def test_formats_of_gradients() -> None:
     written = deepspeed_json(asked(ZERO, job={"gradient": "fp32", "reduce": "fp32"}), ZERO)
     assert (written["data_types"], written["communication_data_type"]) == ({"grad_accum_dtype": "fp32"}, "fp32")

@@ -89,8 +89,6 @@ NO_PLAN: list[Row] = [
         "deepspeed",
         # runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"
         ({"pp": 2, "dp": 2, "zero_stage": 2, "zero_size": 2}, {}, "pipeline stages beside ZeRO-2"),
-        ({"pp": 2, "tp": 2}, {}, "AutoTP beside pipeline stages: .* model-parallel unit"),
-        ({"tp": 2, "dp": 2, "zero_stage": 3, "zero_size": 2}, {}, "AutoTP beside ZeRO-3"),
         ({"strategy": "fsp"}, {}, "fsp sharding"),
         ({"dp": 4, "zero_stage": 1, "zero_size": 2}, {}, "2 of 4"),
         ({"strategy": "ulysses", "tp": 2, "dp": 2, "zero_stage": 1, "zero_size": 2}, {}, "2 of 4"),

@@ -86,16 +86,9 @@ CORE = (
     *("moe_dispatcher=deepep", "moe_dispatcher=hybridep", "moe_router_fusion=true", "overlap_expert_a2a=true"),
     *("overlap_shared_experts=true", "context_parallel=all_to_all"),
 )
-JOB_WORDS = {"megatron": (*COMMON, *CORE), "megatron-bridge": (*COMMON, *CORE)}
-
-
-# What accelerate and torchtitan have no other value for.
-PLANS = {
-    "fsdp": PLAN_VALUES
-    | {"pp": (1,), "vpp": (1,), "ep": (1,), "cp": (1,), "strategy": ("mtp",), "recompute": ("none", "full")}
-    | dict.fromkeys(("recompute_layers", "recompute_modules", "offload_modules"), (None,)),
-    "torchtitan": PLAN_VALUES | {"cp": (1,), "recompute_layers": (None,)},
-}
+JOB_WORDS = dict.fromkeys(("megatron", "megatron-bridge"), (*COMMON, *CORE)) | dict.fromkeys(
+    ("accelerate", "torchtitan"), (*COMMON, "context_parallel=all_gather")
+)
 
 
 def shipped_configs() -> list[Path]:
@@ -129,7 +122,7 @@ def problem_of(read: ConfigFile, framework: str, settings: Mapping[str, object] 
 
 def plan_words(rng: random.Random, preset: FrameworkPreset) -> str:
     """A drawn plan, as of --plan."""
-    drawn = {key: rng.choice(values) for key, values in PLANS.get(preset.name, PLAN_VALUES).items()}
+    drawn = {key: rng.choice(values) for key, values in PLAN_VALUES.items()}
     drawn["zero_stage"] = rng.choice(preset.data_parallel.zero_stages)
     if drawn["tp"] != 1 and "strategy" not in drawn:
         drawn["strategy"] = rng.choice(preset.tensor_parallel.strategies)
@@ -143,7 +136,7 @@ def drawn_plans(read: ConfigFile, framework: str, seed: str) -> Iterator[tuple[P
     """Plans of the config, each with its job, that break no rule of the framework."""
     rng = random.Random(f"{read.model.name} {framework} {seed}")
     preset, table = framework_preset(framework), job_settings()
-    for _ in range(600):
+    for _ in range(2000):
         words, job = plan_words(rng, preset), rng.sample(JOB_WORDS.get(framework, COMMON), rng.choice((0, 1, 1, 2)))
         try:
             problem = problem_of(read, framework, parse_settings(",".join(job), table, "--job") if job else {})
@@ -216,7 +209,7 @@ HANDOVERS = {
     "megatron-bridge": Handover(exporter="bridge", framework="megatron-bridge", mark="src/megatron/bridge/__init__.py"),
     "deepspeed": Handover(exporter="deepspeed", framework="deepspeed", mark="deepspeed/runtime/config.py"),
     "internevo": Handover(exporter="internevo", framework="internevo", mark="internlm/initialize/launch.py"),
-    "accelerate": Handover(exporter="accelerate", framework="fsdp", mark="src/accelerate/commands/launch.py"),
+    "accelerate": Handover(exporter="accelerate", framework="accelerate", mark="src/accelerate/commands/launch.py"),
     "torchtitan": Handover(exporter="torchtitan", framework="torchtitan", mark="torchtitan/config/manager.py"),
 }
 

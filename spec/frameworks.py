@@ -72,6 +72,10 @@ class TensorParallel:
     """Strategy of a plan with tensor parallelism that names none."""
     axes: frozenset[Literal["tp", "cp", "pp", "ep"]] = frozenset({"tp", "cp", "pp", "ep"})
     """Axes that can split a model: matrices of layers (tp), sequences (cp), layers (pp), experts (ep)."""
+    context_parallel: frozenset[Literal["ring", "all_gather", "all_to_all"]] = frozenset(
+        {"ring", "all_gather", "all_to_all"}
+    )
+    """Kinds of context parallelism."""
     partial_attention: Literal["fused", "torch"] = "fused"
     """With cp, what merges partial attention results: Transformer Engine's fused kernels, or PyTorch's
     context_parallel in fp32, one elementwise kernel after another (ops.mixers.context_parallel)."""
@@ -270,6 +274,12 @@ class DataParallel:
     """ZeRO stages that it supports."""
     default_zero_stage: Annotated[int, Whole(least=0, most=3)] = 0
     """ZeRO stage of a plan that names neither a stage nor a size."""
+    replicates_shards: bool = True
+    """Ranks may hold the same shard of tp or cp: without ZeRO, or with shards over cp alone."""
+    shards_over_cp: bool = False
+    """A ZeRO group holds whole cp groups."""
+    shards_around_ep: bool = False
+    """Ranks of ep are ranks of tp and of one ZeRO group."""
     hybrid_zero: bool = True
     """zero_size may be smaller than the data-parallel group."""
     fp32_gradients: bool = False

@@ -229,6 +229,14 @@ def shards_over_all(d: PlanColumns) -> BoolArray:
     return bools((d["zero_size"] == d.copies(Owner.DENSE)) | (d["zero_size"] == 1) | hybrid)
 
 
+def shards_parts(d: PlanColumns) -> BoolArray:
+    """Returns where no ranks hold the same shard of tp or cp (accelerate, ``parallelism_config.py``, __post_init__: no
+    replicas beside tp or cp but of a group that shards)."""
+    size = d["zero_size"]
+    sharded = (d["zero_stage"] > 0) & ((size > d["cp"]) | (size == d.copies(Owner.DENSE)))
+    return bools((d["tp"] * d["cp"] == 1) | sharded)
+
+
 def parameters_shard(d: PlanColumns) -> BoolArray:
     """Returns where gradients and parameters can be sharded: not where wp shards them already, and in pipeline stages
     only by frameworks that can."""
@@ -348,9 +356,13 @@ RULES: tuple[Rule, ...] = (
         lambda d: (d["ep"] == 1) | ("ep" in d.preset.tensor_parallel.axes),
     ),
     Rule(
-        "the framework has no context parallelism",
+        "the framework has no context parallelism, or not of this kind",
         "cp",
-        lambda d: (d["cp"] == 1) | ("cp" in d.preset.tensor_parallel.axes),
+        lambda d: (
+            (d["cp"] == 1)
+            | ("cp" in d.preset.tensor_parallel.axes)
+            & (d.job.context_parallel in d.preset.tensor_parallel.context_parallel)
+        ),
     ),
     Rule("a layer of the model does not support this kind of context parallelism", "cp", mixers_cut_sequences),
     Rule(
@@ -451,6 +463,24 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("the framework cannot offload the activations of these layers", "pp", layers_offload),
     Rule("the framework shards over all data-parallel ranks or none", "zero_size", shards_over_all),
+    Rule(
+        "the framework shards what tp and cp leave on a rank over other ranks as well",
+        "zero_size",
+        shards_parts,
+        lambda job: not job.preset.data_parallel.replicates_shards,
+    ),
+    Rule(
+        "cp does not divide the ranks of a ZeRO group",
+        "zero_size",
+        lambda d: d["zero_size"] % d["cp"] == 0,
+        lambda job: job.preset.data_parallel.shards_over_cp,
+    ),
+    Rule(
+        "ep does not divide the ranks of tp and of a ZeRO group",
+        "zero_size",
+        lambda d: d["zero_size"] * d["tp"] % d["ep"] == 0,
+        lambda job: job.preset.data_parallel.shards_around_ep,
+    ),
     # Micro-batches and chunks.
     Rule(
         "global batch does not divide by dp x micro_batch",

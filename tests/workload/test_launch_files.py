@@ -10,13 +10,16 @@ import pytest
 import simulation_train_formulaic as script
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
+from solver.plans.space import full_space
 from solver.problem.problem import Problem
+from solver.search import search
 from spec.errors import ExportError
+from spec.frameworks import framework_preset
 from spec.model import MoeSpec
 from spec.readers.read_config import read_config
 from spec.settings.job import JobRequest, job_of, job_settings
 from spec.units import GIB
-from tests.solver.questions import ROOT, small_model, with_block
+from tests.solver.questions import ROOT, question, small_model, with_block
 from tests.spec.settings.test_job import other_value
 from tests.workload.settings.problems import asked, known
 from workload.launch_files import EXPORTERS, check_exports, write_launch_files
@@ -54,6 +57,19 @@ def test_nothing_is_written_when_one_is_refused(tmp_path: Path) -> None:
         write_launch_files(asked(PLAN), PLAN, lost)
     assert files["megatron"].read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["m.txt"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "config"),
+    [("accelerate", "8B_llama3.py"), ("deepspeed", "8B_llama3.py"), ("torchtitan", "30B_qwen3_moe.json")],
+)
+def test_what_a_search_returns_is_what_its_framework_takes(framework: str, config: str) -> None:
+    model, preset = read_config(ROOT / "configs" / config).model, framework_preset(framework)
+    problem = question(model=model, world_size=16, sequences=32, preset=preset, memory_gib=500.0)
+    result = search(problem, full_space(model, problem.job), top_k=200, relaxes=False)
+    assert len(result.best) > 50
+    for answer in result.best:
+        EXPORTERS[framework].compose[framework](problem, answer.plan)
 
 
 def test_a_plan_that_breaks_a_rule_of_its_framework_is_not_written(tmp_path: Path) -> None:
@@ -247,10 +263,10 @@ SAID: dict[str, dict[str, tuple[str, ...]]] = {
     "internevo": {"alone": ("'checkpoint': 0.25,",)},
 }
 NAMES = {
-    "layout": "layout|setting for pp",
-    "chunks": "layout|vpp|virtual|setting for pp",
+    "layout": "layout|pipeline stages",
+    "chunks": "layout|vpp|virtual|pipeline stages",
     "modules": "recompute (these )?modules|layout",
-    "layers": "recomput|layout|setting for pp",
+    "layers": "recomput|layout|pipeline stages",
     "alone": "recomput|activation",
     "host": "host|offload",
 }

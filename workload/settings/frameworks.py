@@ -21,7 +21,9 @@ WRITTEN: dict[str, Written] = {
     "internevo": Written(how="as an InternEvo config", frameworks=("internevo",)),
     "bridge": Written(how="as a Megatron-Bridge recipe", frameworks=("megatron-bridge",)),
     "swift": Written(how="as the arguments of MS-Swift's Megatron", frameworks=("megatron",)),
-    "accelerate": Written(how="as accelerate's configuration file", frameworks=("fsdp", "fsdp-compiled", "hf-trainer")),
+    "accelerate": Written(
+        how="as accelerate's configuration file", frameworks=("accelerate", "fsdp", "fsdp-compiled", "hf-trainer")
+    ),
     "torchtitan": Written(
         how="as torchtitan's Python configuration", frameworks=("torchtitan", "fsdp-compiled", "fsdp")
     ),

@@ -74,7 +74,8 @@ PERMITS = frozenset(
     str.split(
         "data_parallel.zero_stages data_parallel.hybrid_zero tensor_parallel.strategies tensor_parallel.axes "
         "mfu pipeline.searched data_parallel.default_zero_stage tensor_parallel.default_strategy "
-        "tensor_parallel.kv_replication pipeline.schedules pipeline.interleaves pipeline.shards_weights "
+        "data_parallel.replicates_shards data_parallel.shards_over_cp data_parallel.shards_around_ep "
+        "tensor_parallel.context_parallel tensor_parallel.kv_replication pipeline.schedules pipeline.interleaves pipeline.shards_weights "
         "pipeline.uneven_chunks pipeline.fills_pipeline recomputation.partial recomputation.layers "
         "recomputation.modules offload.activations"
     )

@@ -218,6 +218,10 @@ def test_a_selection_of_keys_needs_whole_sequences(preset: str, text: str, refus
 STAGES = "the framework has no pipeline stages"
 LAYERS = "the framework has no tensor parallelism"
 RANKS = "the framework has no expert parallelism"
+CONTEXT = "the framework has no context parallelism, or not of this kind"
+REPLICAS = "the framework shards what tp and cp leave on a rank over other ranks as well"
+CONTEXT_SHARDS = "cp does not divide the ranks of a ZeRO group"
+EXPERT_SHARDS = "ep does not divide the ranks of tp and of a ZeRO group"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +230,19 @@ RANKS = "the framework has no expert parallelism"
         ("hf-trainer", "pp=2", STAGES),
         ("hf-trainer", "tp=2", LAYERS),
         ("hf-trainer", "ep=8,zero_stage=2", RANKS),
-        ("hf-trainer", "cp=2", "the framework has no context parallelism"),
+        ("hf-trainer", "cp=2", CONTEXT),
+        ("accelerate", "pp=2", STAGES),
+        ("accelerate", "ep=8", RANKS),
+        ("accelerate", "tp=2,zero_stage=0", REPLICAS),
+        ("accelerate", "tp=2,zero_stage=2", None),
+        ("accelerate", "tp=16,zero_stage=0", REPLICAS),
+        ("accelerate", "cp=2,zero_stage=2,zero_size=2", REPLICAS),
+        ("accelerate", "cp=2,zero_stage=2,zero_size=4", None),
+        ("torchtitan", "cp=2,zero_stage=3", CONTEXT),  # by ring, which other frameworks have
+        ("torchtitan", "tp=2,zero_stage=0", None),
+        ("torchtitan", "tp=2,ep=4,zero_stage=2,zero_size=2", None),
+        ("torchtitan", "tp=2,ep=8,zero_stage=2,zero_size=2", EXPERT_SHARDS),
+        ("fsdp", "tp=2,zero_stage=0", None),
         ("xtuner", "tp=2", LAYERS),
         ("xtuner", "strategy=ulysses,tp=2,zero_stage=2", None),  # tokens are cut, and no matrix
         ("xtuner-v1", "ep=8,zero_stage=3", None),
@@ -235,7 +251,15 @@ RANKS = "the framework has no expert parallelism"
 )
 def test_a_framework_cuts_what_it_has_groups_for(preset: str, text: str, reason: str | None) -> None:
     reasons = broken(problem(preset, model=EXPERTS, world_size=16), text)
-    assert reasons & {STAGES, LAYERS, RANKS, reason} == ({reason} if reason else set())
+    known = {STAGES, LAYERS, RANKS, CONTEXT, REPLICAS, CONTEXT_SHARDS, EXPERT_SHARDS}
+    assert reasons & known == ({reason} if reason else set())
+
+
+def test_a_zero_group_holds_whole_cp_groups_where_the_framework_says_so() -> None:
+    """accelerate's and torchtitan's mesh of dp_shard x cp ranks."""
+    for preset, refused in (("accelerate", True), ("torchtitan", True), ("fsdp", False)):
+        reasons = broken(problem(preset, model=EXPERTS, world_size=16), "cp=4,zero_stage=2,zero_size=2")
+        assert (CONTEXT_SHARDS in reasons) is refused
 
 
 # Schedules, stages and chunks.
@@ -472,6 +496,13 @@ ROUTER = {"moe_router", "moe_preprocess"}
 WHOLE = {"full_iteration"}
 BLOCKS = {"recompute": Recompute.BLOCK, "num_recompute_layers": 1}
 FULL = {"recompute": Recompute.FULL}
+
+
+@pytest.mark.parametrize(("preset", "refused"), [("torchtitan", True), ("accelerate", True), ("fsdp", False)])
+def test_some_frameworks_recompute_every_layer_or_none(preset: str, refused: bool) -> None:
+    reason = reason_of(rules.framework_recomputes)
+    assert (reason in broken(problem(preset), **BLOCKS)) is refused
+    assert reason not in broken(problem(preset), **FULL)
 
 
 @pytest.mark.parametrize(

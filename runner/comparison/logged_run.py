@@ -133,7 +133,7 @@ def _steps(path: Path, lines: Sequence[str]) -> tuple[LogForm, list[StepLine]]:
             if match is None:
                 continue
             found = match.groupdict()
-            found.setdefault("step", str(len(step_lines) + 1))
+            found["step"] = found.get("step") or str(len(step_lines) + 1)
             number, last = int(found["step"]), _number(step_lines[-1]) if step_lines else -1
             if number < last:  # the run was restarted
                 step_lines.clear()

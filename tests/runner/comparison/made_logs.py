@@ -103,15 +103,24 @@ AUTOMODEL = _lines(
     "mem {:.2f} GiB | tps {:.2f}({:.2f}/gpu) | num_label_tokens 2048",
     *((0, 1.5, 100.0, 25.0), (1, 1.75, 512.0, 128.0), (2, 1.75, 512.0, 128.0), (3, 1.75, 1024.0, 256.0)),
 )
+AUTOMODEL_BEFORE = _lines(
+    "2025-09-01 00:00:00 | INFO | root | step {} | epoch 0 | loss 7.0000 | grad_norm 1.0000 | lr 1.00e-05 | "
+    "mem {:.2f} GiB | tps {:.2f} | num_label_tokens 2048",
+    *((0, 1.5, 100.0), (1, 1.75, 512.0), (2, 1.75, 512.0), (3, 1.75, 1024.0)),
+)
 MAXTEXT = _lines(
     "completed step: {}, seconds: {:.3f}, TFLOP/s/device: 1.000, Tokens/s/device: 1.000, total_weights: 2048, loss: 7.0",
     *((0, 30.0), (1, 2.0), (2, 2.0), (3, 1.25), (4, 1.5)),
 )
-FOUNDRY = _lines(
-    "[batch={}/100]:\n\t Train time/batch: 1\n\t Train memory/peak_allocated_mem: 1.7500\n"
+_FOUNDRY = (
+    "[{}]:\n\t Train time/batch: 1\n\t Train memory/peak_allocated_mem: 1.7500\n"
     "\t Train memory/peak_reserved_mem: 2.5000\n\t Train throughput/batches_per_sec: 1.0\n"
-    "\t Train throughput/samples_per_sec: {:.4f}\n\t Train throughput/device/samples_per_sec: 1.0",
-    *((10, 4.0), (20, 6.4), (30, 8.0)),
+    "\t Train throughput/samples_per_sec: {:.4f}\n\t Train throughput/device/samples_per_sec: 1.0"
+)
+FOUNDRY = _lines(_FOUNDRY, *((f"batch={step}/100", rate) for step, rate in ((10, 4.0), (20, 6.4), (30, 8.0))))
+# every batch, of a run as long as so many tokens
+FOUNDRY_TOKENS = _lines(
+    _FOUNDRY, *((f"token={2048 * step}/204800", rate) for step, rate in enumerate((1.0, 2.0, 4.0, 6.4, 8.0), start=1))
 )
 OLMO = _lines(
     "2026-01-01 00:00:00.000\thost:0\tolmo_core.train:1\tINFO\t[step={}/100,epoch=1,eta=0:10:00]\n    train/CE loss=7.000\n"
@@ -123,6 +132,11 @@ OLMO = _lines(
 SWIFT = _lines(
     "{{'loss': 7.0, 'memory(GiB)': 2.5, 'train_speed(iter/s)': {}, 'epoch': 0.1, 'global_step/max_steps': '{}/100'}}",
     *((2.5, 10), (20 / 9, 20), (2.4, 30)),
+)
+SWIFT_OF_2026 = _lines(
+    "{{'loss': '7', 'grad_norm': '1', 'epoch': '0.1', 'global_step/max_steps': '{}/100', 'elapsed_time': '4s', "
+    "'remaining_time': '36s', 'memory(GiB)': '2.5', 'train_speed(s/it)': '{}'}}",
+    *((10, 0.4), (20, 0.45), (30, 12.5 / 30)),
 )
 SWIFT_MEGATRON = _lines(
     '{{"loss": 7.0, "iteration": "{}/100", "memory(GiB)": 2.5, "train_speed(s/it)": {}}}',

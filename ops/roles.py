@@ -16,6 +16,7 @@ class Module(StrEnum):
     """
 
     EMBEDDING = "embedding"
+    VISION = "vision"
     ATTENTION = "attention"
     MAMBA2 = "mamba2"
     GATED_DELTA = "gated_delta"
@@ -52,6 +53,7 @@ class Role(StrEnum):
     UP = "up"
     DOWN = "down"
     ROUTER = "router"
+    PATCHES = "patches"
     SHARED_GATE = "shared_gate"
     LATENT_DOWN = "latent_down"
     LATENT_UP = "latent_up"

@@ -171,6 +171,10 @@ class JobSpec:
     document_tokens: Annotated[int, Whole(least=0, most=MOST_STEP_TOKENS)] = 0
     """Average tokens of a document if several are packed into a sequence, each attending to itself only (flash
     attention; a ring over cp > 1 attends to all); 0: a sequence is one document."""
+    images: Annotated[int, Whole(least=0, most=MOST_STEP_TOKENS)] = 0
+    """Images of a sequence, which the model's vision tower turns into tokens of it; 0 leaves the tower out."""
+    image_patches: Annotated[int, Whole(least=0, most=MOST_STEP_TOKENS)] = 0
+    """Patches of an image, such as (pixels / 14)^2."""
     expandable_segments: bool = False
     """The allocator's segments can grow, which avoids fragmentation
     (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)."""

@@ -192,6 +192,23 @@ class BlockRun:
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionSpec:
+    """A tower that makes tokens of images: a product of ``patch_channels`` numbers of each patch, perhaps ``positions`` that are
+    learned, blocks of ``hidden`` channels in which a patch attends to its image (or ``chunk`` of it), and mergers of ``merged`` patches
+    into a token: a norm and two products with biases. ``deepstack`` of them give what the decoder's first layers add.
+    """
+
+    hidden: int
+    blocks: tuple[BlockRun, ...]
+    norm: NormKind
+    patch_channels: int
+    merged: int
+    patch_bias: bool = False
+    positions: int = 0
+    deepstack: int = 0
+
+
 RARE = (
     "gate_bias",
     "value_norm",
@@ -218,6 +235,7 @@ class ModelSpec:
     sound, which the head does not have. With ``residual_streams`` above 1 every half reads a mix of that many streams and adds its output to each
     by weights of its own, and the head reads a mix (hyper-connections, arXiv 2409.19606 sec. 2; HunYuan 4);
     where they are ``mixed_streams`` a half mixes them with one another too (DeepSeek-V4). ``rope_scales`` are learned numbers of the rotation's frequencies.
+    ``vision`` runs before the embedding where a job has images.
 
     Facts without a price, carried to launches: ``rope`` and ``norm_epsilon``, None where the config does not
     say, and the ``model_type`` of its Hugging Face config, "" where it has none. ``assumptions`` are what its reader took for granted, each a line to show.
@@ -240,6 +258,7 @@ class ModelSpec:
     residual_streams: int = 1
     mixed_streams: bool = False
     rope_scales: int = 0
+    vision: VisionSpec | None = None
     logit_softcap: bool = False
     rope: RopeSpec | None = None
     norm_epsilon: float | None = None
@@ -301,7 +320,8 @@ class ModelSpec:
     @property
     def cut_heads(self) -> tuple[int, ...]:
         """Numbers of heads of its layers that tp must divide, ascending."""
-        return tuple(sorted({heads for mixer in self.mixers for heads in mixer.cut_heads}))
+        seeing = () if self.vision is None else tuple(run.block.mixer for run in self.vision.blocks if run.block.mixer)
+        return tuple(sorted({heads for mixer in (*self.mixers, *seeing) for heads in mixer.cut_heads}))
 
     @property
     def repeatable_heads(self) -> tuple[int, ...]:

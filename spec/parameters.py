@@ -7,7 +7,7 @@ with one exception that its publishers count too: DeepSeek-V3's router correctio
 from dataclasses import dataclass
 
 from spec.mixers.mixer import mixer_parameters
-from spec.model import ACTIVATION_PARAMETERS, BlockSpec, MlpSpec, ModelSpec, MoeSpec, PositionKind
+from spec.model import ACTIVATION_PARAMETERS, BlockSpec, MlpSpec, ModelSpec, MoeSpec, PositionKind, VisionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,16 @@ def mix_parameters(model: ModelSpec, *, expands: bool) -> int:
     streams = model.residual_streams
     kinds = [streams, *[streams] * expands, *[streams * streams] * (expands and model.mixed_streams)]
     return sum(kinds) * (streams * model.hidden + 1) + len(kinds)
+
+
+def vision_parameters(vision: VisionSpec, hidden: int) -> int:
+    """Parameters of a tower whose tokens have ``hidden`` channels; none of them is in ``num_parameters``."""
+    wide, vectors = vision.hidden * vision.merged, vision.norm.vectors
+    patches = vision.hidden * (vision.patch_channels + vision.patch_bias + vision.positions)
+    blocks = sum(run.count * block_parameters(run.block, vision.hidden) for run in vision.blocks)
+    merger = (wide + 1) * (wide + hidden)
+    norms = vectors * (vision.hidden + vision.deepstack * wide)
+    return patches + blocks + (1 + vision.deepstack) * merger + norms
 
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:

@@ -75,6 +75,8 @@ def check_exports(names: Iterable[str], model: ModelSpec, job: JobSpec) -> None:
             raise ExportError(
                 f"--export_{name}: adapters (adapter_rank) are set in a training script, not by its flags"
             )
+        if job.images and EXPORTERS[name].of_any is None:
+            raise ExportError(f"--export_{name}: images (images) are set in a training script, not by its flags")
         if job.preset.name in EXPORTERS[name].check:
             EXPORTERS[name].check[job.preset.name](model, job)
 

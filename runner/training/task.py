@@ -221,7 +221,7 @@ def _experts(moe: MoeSpec) -> Iterator[Refusal]:
 def _job(job: JobSpec) -> Iterator[Refusal]:
     if job.optimizer != "adamw":
         yield "optimizer", job.optimizer, "adamw"
-    for key in ("adapter_rank", "dropout", "document_tokens", "cuda_graphs", "moe_capacity_factor"):
+    for key in ("adapter_rank", "dropout", "document_tokens", "cuda_graphs", "moe_capacity_factor", "images"):
         if getattr(job, key):
             yield key, getattr(job, key), "none"
     if not job.flash_attention:

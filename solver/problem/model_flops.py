@@ -44,9 +44,12 @@ def products(model: ModelSpec, job: JobSpec) -> list[ModelProduct]:
     if job.precision.linear != job.precision.activation:
         high_precision = replace(job.precision, linear=job.precision.activation)
         plain = model_ops(model, replace(balanced, precision=high_precision), Layout.of(1), "mtp", Recompute.NONE)
-    counts = (*(run.count for run in model.blocks), 1)
+    # images are seen before the embedding, which has no product of its own
+    counts = (*(run.count for run in model.blocks), 1, 1)
     result: list[ModelProduct] = []
-    pieces = zip(counts, (*ops.blocks, ops.head), (*plain.blocks, plain.head), strict=True)
+    pieces = zip(
+        counts, (*ops.blocks, ops.embedding, ops.head), (*plain.blocks, plain.embedding, plain.head), strict=True
+    )
     for count, piece, plain_piece in pieces:
         forward = tuple(op for op in piece.forward if isinstance(op, Product))
         plain_forward = tuple(op for op in plain_piece.forward if isinstance(op, Product))

@@ -299,6 +299,7 @@ def check_job(model: ModelSpec, job: JobSpec) -> None:
     if job.delay_wgrad and not job.overlap_expert_a2a:
         # Megatron-LM transformer_config.py, __post_init__: without the overlap nothing else runs meanwhile.
         raise ConfigError("--job", "delay_wgrad", True, "true only with overlap_expert_a2a true")
+    check_images(model, job)
     if job.adapter_rank:
         check_adapters(model, job)
         return
@@ -310,6 +311,23 @@ def check_job(model: ModelSpec, job: JobSpec) -> None:
         if setting.name in ADAPTER_SETTINGS and value != setting.default:
             text = "+".join(sorted(value)) if isinstance(value, frozenset) else str(value)
             raise ConfigError("--job", setting.name, text, "a setting of adapters: only with adapter_rank above 0")
+
+
+def check_images(model: ModelSpec, job: JobSpec) -> None:
+    """Raises ConfigError for images without a tower, without patches, or of more tokens than a sequence has."""
+    if bool(job.images) != bool(job.image_patches):
+        raise ConfigError("--job", "image_patches", job.image_patches, f"patches of each of images = {job.images}")
+    if not job.images:
+        return
+    if model.vision is None:
+        raise ConfigError("--job", "images", job.images, f"0: no vision tower of {model.name} is read")
+    if job.adapter_rank:
+        raise ConfigError("--job", "images", job.images, "0 beside adapters: a frozen vision tower is not priced")
+    most = job.seq_len * model.vision.merged // job.images
+    if job.image_patches > most:
+        raise ConfigError(
+            "--job", "image_patches", job.image_patches, f"at most {most}: {job.seq_len} tokens a sequence"
+        )
 
 
 def check_adapters(model: ModelSpec, job: JobSpec) -> None:

@@ -31,11 +31,14 @@ from workload.settings.megatron import megatron_flags
 PLAN = Plan(strategy="fsp", preset="megatron", tp=2, dp=2)
 
 
-def test_adapters_are_no_flags_of_a_launch(tmp_path: Path) -> None:
+def test_adapters_and_images_are_no_flags_of_a_launch(tmp_path: Path) -> None:
     question = asked(PLAN)
     question = replace(question, job=replace(question.job, adapter_rank=16))
     with pytest.raises(ExportError, match="--export_megatron: adapters"):
         write_launch_files(question, PLAN, {"megatron": tmp_path / "m.txt"})
+    seeing = replace(question, job=replace(question.job, adapter_rank=0, images=2, image_patches=64))
+    with pytest.raises(ExportError, match="--export_megatron: images"):
+        write_launch_files(seeing, PLAN, {"megatron": tmp_path / "m.txt"})
     assert not list(tmp_path.iterdir())
     write_launch_files(question, PLAN, {"trace": tmp_path / "t.json"})
     wide = replace(question.job.precision, gradient="fp32", reduce="fp32")

@@ -15,7 +15,8 @@ from typing import NoReturn
 
 from spec.errors import ConfigError
 from spec.files import read_text
-from spec.model import ModelSpec
+from spec.model import ModelSpec, VisionSpec
+from spec.parameters import vision_parameters
 from spec.readers.config_file import ConfigFile
 from spec.readers.huggingface import hybrid
 from spec.readers.huggingface.adapt import ADAPT
@@ -30,6 +31,7 @@ from spec.readers.huggingface.type_facts import (
     shaping_keys,
     type_facts,
 )
+from spec.readers.huggingface.vision import read_vision
 from spec.section import Section
 
 Reader = Callable[[Section, TypeFacts, str], ModelSpec]
@@ -69,7 +71,8 @@ def read_huggingface_config(path: Path, assume: str | None = None) -> ConfigFile
     section = inside or top
     model, inner = _read(section, name, assume), section.text("model_type")
     if inside is not None:
-        model = _noted(model, f"the text model of {outer} alone: what sees or hears is left out")
+        vision = read_vision(top, outer)
+        model = _noted(replace(model, vision=vision), _left_out(outer, vision, model.hidden))
     elif outer in known_types():
         left_out = [key for key in SHAPES if key in type_facts(outer).defaults and key not in _renamed(outer, values)]
         shown = ", ".join(f"{key} = {type_facts(outer).defaults[key]}" for key in left_out)
@@ -77,6 +80,12 @@ def read_huggingface_config(path: Path, assume: str | None = None) -> ConfigFile
     stated = _renamed(inner if inner in known_types() else str(assume), section.values).get(POSITIONS)
     max_seq_len = stated if isinstance(stated, int) else None
     return ConfigFile(path=where, format="huggingface", model=model, max_seq_len=max_seq_len)
+
+
+def _left_out(outer: str, vision: VisionSpec | None, hidden: int) -> str:
+    if vision is None:
+        return f"the text model of {outer} alone: what sees or hears is left out"
+    return f"the text model of {outer}; its vision tower of {vision_parameters(vision, hidden):,} parameters runs with --job images=N,image_patches=P"
 
 
 def _noted(model: ModelSpec, note: str) -> ModelSpec:

@@ -173,6 +173,16 @@ def test_the_text_model_of_one_that_sees_is_read(tmp_path: Path, inner: dict[str
     assert model.assumptions == ("the text model of gemma3 alone: what sees or hears is left out",)
 
 
+def test_a_vision_tower_that_is_read_says_how_it_runs(tmp_path: Path) -> None:
+    """Qwen2.5-VL-7B: transformers counts 676,550,144 parameters of its tower."""
+    text = {"model_type": "qwen2_5_vl_text", "hidden_size": 3584, "num_hidden_layers": 28}
+    model = load(tmp_path, {"model_type": "qwen2_5_vl", "text_config": text, "vision_config": {"hidden_size": 1280}})
+    note = "its vision tower of 676,550,144 parameters runs with --job images=N,image_patches=P"
+    assert model.assumptions == (f"the text model of qwen2_5_vl; {note}",)
+    assert model.vision is not None
+    assert (model.vision.hidden, sum(run.count for run in model.vision.blocks)) == (1280, 32)
+
+
 def test_the_outer_model_says_whether_embeddings_are_tied(tmp_path: Path) -> None:
     """transformers ties what the whole model's config says, or its class: Mistral3Config does, Qwen3VLMoeConfig does not."""
 

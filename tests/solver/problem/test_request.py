@@ -76,7 +76,7 @@ def test_the_profile_is_read_once_and_after_the_checks_where_the_cluster_is_name
         ({"world_size": 8 * 10**6}, "nodes of 8 GPUs"),
         ({"global_batch_tokens": 1000}, "a positive multiple of the sequence length"),
         ({"global_batch_tokens": Sequences(2**40)}, "a positive multiple of the sequence length"),
-        ({"framework": "horovod"}, "one of composer, deepspeed"),
+        ({"framework": "horovod"}, "one of accelerate, composer"),
         ({"cluster": "no-such-sheet"}, "no-such-sheet"),
         ({"config": None}, "a model config"),
         ({"job": {"precision.low_precision_head": True}}, "only with low-precision products"),

@@ -296,6 +296,10 @@ def check_job(model: ModelSpec, job: JobSpec) -> None:
         if name not in set(Schedule):
             allowed = f"of {', '.join(Schedule)}"
             raise ConfigError("--job", "pipeline.schedules", name, allowed)
+    if job.preset.layers.transformer_engine and job.precision.scaling in ("dynamic", "row"):
+        # Transformer Engine common/recipe/__init__.py; scales of the tensor at hand and of rows are torchao's.
+        allowed = f"of {job.preset.name} one of fp8-delayed, fp8-current, fp8-blockwise, mxfp8"
+        raise ConfigError("--precision", "precision.scaling", job.precision.scaling, allowed)
     if job.delay_wgrad and not job.overlap_expert_a2a:
         # Megatron-LM transformer_config.py, __post_init__: without the overlap nothing else runs meanwhile.
         raise ConfigError("--job", "delay_wgrad", True, "true only with overlap_expert_a2a true")

@@ -53,7 +53,7 @@ def test_each_change_alone_makes_no_best_plan_slower(
     assert network.answer.parts_s["dp_comm"] < 0.7 * now.parts_s["dp_comm"]
     assert network.answer.parts_s["gemm"] == now.parts_s["gemm"]
     assert narrow.answer.parts_s["gemm"] < 0.75 * now.parts_s["gemm"]
-    assert narrow.words == "products in fp8 (fp8-tensor)"
+    assert narrow.words == "products in fp8 (fp8-current)"
     assert network.against is None  # modelled as it is
 
 

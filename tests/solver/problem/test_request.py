@@ -79,6 +79,11 @@ def test_the_profile_is_read_once_and_after_the_checks_where_the_cluster_is_name
         ({"framework": "horovod"}, "one of accelerate, composer"),
         ({"cluster": "no-such-sheet"}, "no-such-sheet"),
         ({"config": None}, "a model config"),
+        (
+            {"precision": "fp8-tensor", "framework": "megatron"},
+            "of megatron one of fp8-delayed, fp8-current, fp8-blockwise",
+        ),
+        ({"precision": "fp8-rowwise", "framework": "deepspeed"}, "of deepspeed one of fp8-delayed"),
         ({"job": {"precision.low_precision_head": True}}, "only with low-precision products"),
         ({"job": {"precision.high_precision_last_layers": 1}}, "0 unless linear layers multiply in 8 bits or fewer"),
         (

@@ -141,10 +141,10 @@ def test_no_framework_named_is_megatron_and_the_answer_says_that_it_was_assumed(
 def test_what_is_typed_beats_the_precision_that_beats_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     text = (ROOT / "configs" / "7B_gpt.toml").read_text()
-    path.write_text(text + '\n[job]\ndropout = true\n[job.precision]\nrecipe = "fp8-rowwise"\nmoments = "bf16"\n')
+    path.write_text(text + '\n[job]\ndropout = true\n[job.precision]\nrecipe = "fp8-current"\nmoments = "bf16"\n')
     said = request(path)
     job = read_request(said).job
-    assert (job.dropout, job.precision.scale_recipe, job.precision.moments) == (True, "row", "bf16")
+    assert (job.dropout, job.precision.scale_recipe, job.precision.moments) == (True, "tensor", "bf16")
     job = read_request(replace(said, precision="fp8-blockwise")).job
     assert (job.dropout, job.precision.scale_recipe, job.precision.moments) == (True, "block", "fp32")
     typed = {"precision.scale_recipe": "tensor", "dropout": False}

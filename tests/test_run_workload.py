@@ -136,7 +136,7 @@ def test_a_defect_is_never_priced_in_silence(folder: Path, capsys: pytest.Captur
         (["simulate", "good.txt", *SERVERS, "-busbw", "absent"], "absent"),
         (["simulate", "good.txt", *SERVERS, "--ratio_dir", "absent"], "nic_ratio.csv"),
         (["simulate", "good.txt", *SERVERS, "--json", "no/where.json"], "a file in a folder that exists"),
-        (["simulate", "short.txt", *SERVERS], "short header"),
+        (["simulate", "short.txt", *SERVERS], "no all_gpus: give the world as -g"),
         (["simulate", "bad.txt", *SERVERS], "no ga"),
         (["topology", "-topo", "Star"], "known: Spectrum-X"),
         (["topology", "-topo", "Spectrum-X", "-g", "many"], "whole number"),

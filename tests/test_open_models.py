@@ -12,7 +12,7 @@ from spec.readers.read_config import read_config
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 # config: parameters in billions as its authors write them (model cards of Qwen3, OLMo 2, SmolLM3, Llama 4 and
 # GLM-4.5; gpt-oss: arXiv 2508.10925 table 1; Gemma 3: arXiv 2503.19786 table 1, without the vision encoder;
-# Kimi K2: the card's "1T"), to what share the figure is written, GPUs, and what the search may not choose
+# Kimi K2: the card's "1T"; DeepSeek-V4: its report's abstract), to what share the figure is written, GPUs, and what the search may not choose
 OPEN = {
     "8B_qwen3": (8.2, 0.01, 64, "tp=1,pp=1"),
     "32B_qwen3": (32.8, 0.01, 64, "tp=2,pp=4"),
@@ -26,6 +26,7 @@ OPEN = {
     "1000B_kimi_k2": (1000.0, 0.05, 512, "tp=2,pp=8"),
     "32B_olmo2": (32.0, 0.02, 64, "tp=2,pp=4"),
     "3B_smollm3": (3.08, 0.01, 16, "tp=1,pp=1"),
+    "284B_deepseek_v4_flash": (284.0, 0.01, 256, "tp=1,pp=4"),
     "27B_gemma3": (27.0, 0.02, 64, "tp=2,pp=2"),
 }
 

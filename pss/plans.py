@@ -43,6 +43,7 @@ from solver.problem.loading import LoadedProblem, load_parsed
 from solver.problem.request import DEFAULT_PROFILE, ParsedRequest, Request, read_request
 from solver.problem.requested_plan import parse_plan
 from solver.problem.result import Answer, check_believable
+from solver.report.html import report_file
 from solver.report.plans import Plans, plan_sections, question_section, search_sections, settings_section
 from solver.report.sections import ReportSection, record
 from solver.report.summary import NUM_ALTERNATIVES, summary_sections
@@ -154,12 +155,7 @@ def check_options(options: argparse.Namespace) -> None:
         )
     names = ("json", "csv", "parquet", "write_cases", "export_simai", *(f"export_{name}" for name in WRITTEN))
     files = {f"--{name}": path for name in names if isinstance(path := getattr(options, name), Path)}
-    if options.report:
-        from solver.report.html import FILE, check_report_requirements
-
-        check_report_requirements(options.report)
-        if options.report.is_dir():
-            files["--report"] = options.report / FILE
+    files |= {option: path for option, path in report_file(options.report).items() if path is not None}
     if options.parquet:
         check_parquet("--parquet")
     folders = {

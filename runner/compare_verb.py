@@ -11,7 +11,14 @@ from typing import TypeVar
 import numpy as np
 
 from runner.comparison.logged_run import TRAIN, WARMUP, MeasuredRun, logged_run
-from runner.comparison.operations import LOG_ENDING, LaunchFile, compare_launches, measured, read_launch_file
+from runner.comparison.operations import (
+    LOG_ENDING,
+    LaunchFile,
+    OperationComparison,
+    compare_launches,
+    measured,
+    read_launch_file,
+)
 from runner.comparison.operations import lines as operation_lines
 from runner.comparison.operations import record as operation_record
 from runner.comparison.train_record import RowSource, TrainRecord, append_row, plan_words, train_record
@@ -25,7 +32,9 @@ from solver.problem.request import Request, read_request
 from solver.problem.requested_plan import check_order, plan_of
 from solver.problem.result import Answer, check_believable
 from solver.report.files import answer_record, question_record, write_json
+from solver.report.html import REPORT, report_file, write_page
 from solver.report.plans import PART_TITLES
+from solver.report.sections import KeyFigure, Page, ReportSection, Table
 from solver.report.terminal import table
 from spec.errors import ConfigError
 from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, check_outputs, json_output, read_file_text
@@ -104,26 +113,71 @@ def compare_run(run: MeasuredRun, problem: Problem, answer: Answer) -> RunCompar
 
 def lines(comparison: RunComparison) -> list[str]:
     """The comparison as text."""
+    return [*_heading(comparison), "", table(_cells(comparison), TITLES), "", *_conclusions(comparison)]
+
+
+TITLES = ["", "predicted", "measured", "ratio"]
+
+
+def _heading(comparison: RunComparison) -> list[str]:
+    """What ran, and what was measured of it."""
     run, answer = comparison.run, comparison.answer
     low_s, high_s = run.spread_s
-    cells = [
-        [f"{row.name} {row.unit}".strip(), _number_text(row.predicted), _number_text(row.measured), f"{row.ratio:.3f}"]
-        for row in comparison.rows
-    ]
     what_counts = "steps" if run.form == TRAIN else "lines of steps"
     return [
         f"{comparison.problem.model.name}, {answer.plan.world_size} x {comparison.problem.cluster.gpu.name}, {answer.plan.label()}",
         f"measured: {run.source} ({run.form}), median of {len(run.steps_s)} {what_counts} after {run.warmup} of warm-up, "
         f"80 % of them {seconds_to_ms(low_s):.4g}..{seconds_to_ms(high_s):.4g} ms",
-        "",
-        table(cells, ["", "predicted", "measured", "ratio"]),
-        "",
+    ]
+
+
+def _cells(comparison: RunComparison) -> list[list[str]]:
+    return [
+        [f"{row.name} {row.unit}".strip(), _number_text(row.predicted), _number_text(row.measured), f"{row.ratio:.3f}"]
+        for row in comparison.rows
+    ]
+
+
+def _conclusions(comparison: RunComparison) -> list[str]:
+    answer = comparison.answer
+    return [
         *_waiting_line(comparison),
         f"80 % interval of the step {seconds_to_ms(answer.interval_low_s):.4g}.."
         f"{seconds_to_ms(answer.interval_high_s):.4g} ms: the measured step is {'inside' if comparison.inside else 'outside'}",
         f"largest gap: {comparison.largest.name}, measured {comparison.largest.ratio:.3f} x the prediction",
         *suggestions(comparison),
     ]
+
+
+def comparison_page(
+    comparison: RunComparison, file: LaunchFile | None, operations: OperationComparison | None, *, own: bool
+) -> Page:
+    """The page of a comparison: its rows and conclusions, its steps, and its operations where a ``file`` has them, which
+    may be its ``own`` or accompany it."""
+    # matplotlib takes a second to import.
+    from runner.comparison.page import operation_sections, run_sections
+
+    run = comparison.run
+    sections = list(run_sections(run.steps_s, comparison.answer, file, run.warmup if own else 0, own=own))
+    sections += operation_sections(operations) if operations is not None else ()
+    title, measured_words = _heading(comparison)
+    rows = _cells(comparison)
+    tiles = [
+        KeyFigure(label=name, value=f"{ratio} x", note=f"{theirs} for {ours}") for name, ours, theirs, ratio in rows
+    ]
+    first = ReportSection(
+        anchor="comparison",
+        title="Predicted and measured",
+        paragraphs=_conclusions(comparison),
+        tables=(Table(caption="measured over predicted", header=["quantity", *TITLES[1:]], rows=rows),),
+    )
+    return Page(
+        title=title,
+        lead=[measured_words],
+        tiles=tiles,
+        sections=(first, *sections),
+        numbers="Times are measured where they are not called predicted.",
+    )
 
 
 def _waiting_line(comparison: RunComparison) -> list[str]:
@@ -231,6 +285,7 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
     where.add_argument("--calibration", type=Path, help="factors from python -m solver.calibrate")
     out = verb.add_argument_group("results")
     out.add_argument("--json", type=Path, help="write everything to this file; - is standard output")
+    out.add_argument("--report", type=Path, metavar="DIR", help=REPORT)
     out.add_argument("--append", type=Path, help="add a row to this CSV for python -m solver.calibrate --steps")
 
 
@@ -249,7 +304,11 @@ def compare_with_prediction(options: argparse.Namespace, root: Path) -> int:
         "--calibration": options.calibration,
     }
     json = options.json if isinstance(options.json, Path) else None
-    check_outputs({"--json": json, "--append": options.append}, folders={}, inputs=inputs)
+    check_outputs(
+        {"--json": json, "--append": options.append, **report_file(options.report)},
+        folders={"--report": options.report},
+        inputs=inputs,
+    )
     launch_file = read_launch_file(options.result)
     text = "" if launch_file else _text(options.result)
     recorded = None if launch_file else train_record(options.result, text, options.warmup or 0)
@@ -276,6 +335,7 @@ def compare_with_prediction(options: argparse.Namespace, root: Path) -> int:
         print(f"note: the run was on {recorded.cluster}, the prediction is for {problem.cluster.name}")
     print("\n".join([*assumption_lines(problem.model), *lines(comparison)]))
     values = record(comparison)
+    operations = None
     if operations_file is not None:
         own = operations_file is launch_file
         operations = compare_launches(operations_file, problem, loaded.plan, (options.warmup or 0) if own else 0)
@@ -293,6 +353,9 @@ def compare_with_prediction(options: argparse.Namespace, root: Path) -> int:
         print(f"appended to {options.append}")
     if options.json:
         write_json(options.json, values)
+    if options.report:
+        page = comparison_page(comparison, operations_file, operations, own=operations_file is launch_file)
+        print(f"wrote {write_page(page, options.report)}")
     return 0
 
 

@@ -14,6 +14,7 @@ from runner.launch.verb import add_hosts, add_launch, launch, look
 from runner.replay.program import DegreeOptions, ReplayTask, task_from_files, task_from_request
 from runner.verify_verb import add_verify, verify
 from solver.problem.request import Request
+from solver.report.html import REPORT, report_file
 from spec.errors import ConfigError
 from spec.files import STDOUT, check_outputs, json_output
 from spec.frameworks import framework_names
@@ -76,6 +77,7 @@ def add_run(verb: argparse.ArgumentParser) -> None:
         verb.add_argument(f"--{axis}", type=RANKS, help="ranks (default: the workload's arguments, else 1)")
     verb.add_argument("--order", default=DEFAULT_ORDER, help=f"of ranks, fastest first (default {DEFAULT_ORDER})")
     verb.add_argument("--json", type=Path, help=JSON)
+    verb.add_argument("--report", type=Path, metavar="DIR", help=REPORT)
     verb.add_argument("--metrics", type=Path, help=METRICS.format(what="iteration"))
     _add_run_options(verb)
 
@@ -169,7 +171,7 @@ def links(options: argparse.Namespace, root: Path) -> int:
 def add_analyse(verb: argparse.ArgumentParser) -> None:
     """All options of ``analyse``."""
     verb.add_argument("log", type=Path, help="log of a run, ours or AICB's")
-    verb.add_argument("--pictures", type=Path, metavar="FOLDER", help="folder for three PNG files and one HTML page")
+    verb.add_argument("--report", type=Path, metavar="DIR", help=REPORT)
     verb.add_argument("--json", type=Path, help=JSON)
 
 
@@ -296,6 +298,7 @@ def _in_ranks(options: argparse.Namespace, lines_of: "Callable[[ReplayOptions, R
         timeout_s=options.timeout_s,
         quiet=options.quiet,
         metrics=getattr(options, "metrics", None),
+        report=getattr(options, "report", None),
     )
 
     with json_output(getattr(options, "json", None)) as json:
@@ -358,9 +361,16 @@ def analyse(options: argparse.Namespace, root: Path) -> int:
     with without_interrupts():
         from runner.logs.analysis import analyse_log
 
-    check_outputs({"--json": json_file(options)}, folders={}, inputs={"LOG": options.log})
+    files = {"--json": json_file(options), **report_file(options.report)}
+    check_outputs(files, folders={"--report": options.report}, inputs={"LOG": options.log})
     with json_output(options.json) as json:
-        return print_lines(analyse_log(options.log, options.pictures, json))
+        result = analyse_log(options.log, json)
+    lines = list(result.lines)
+    if options.report is not None:
+        from runner.logs.page import write_log_page
+
+        lines += write_log_page(result.name, result.log, result.slow, options.report)
+    return print_lines(lines)
 
 
 def json_file(options: argparse.Namespace) -> Path | None:

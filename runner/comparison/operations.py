@@ -104,6 +104,23 @@ def _merged(pairs: Sequence[Pair]) -> Pair:
 
 def lines(comparison: OperationComparison) -> list[str]:
     """The comparison as text."""
+    result = [
+        f"operations: {comparison.source}, {comparison.num_steps} steps, {100 * comparison.matched_share:.0f} % of their seconds matched",
+        "",
+        table(part_cells(comparison), ["ms of a step", "predicted", "measured", "ratio"]),
+    ]
+    if comparison.collectives:
+        result += ["", table([collective_cells(pair) for pair in comparison.collectives], COLLECTIVE_TITLES)]
+    displayed = _largest_gaps(comparison)
+    if displayed:
+        result += ["", table([operation_cells(pair) for pair in displayed], OPERATION_TITLES)]
+    result += _lone("expected but not measured", comparison.matched.only_expected)
+    result += _lone("measured but not expected", comparison.matched.only_measured)
+    return [*result, *suggestions(comparison)]
+
+
+def part_cells(comparison: OperationComparison) -> list[list[str]]:
+    """A row of predicted and measured ms and their ratio for each part of a step, and the time without a kernel."""
     parts = [part for part in Part if part in comparison.expected_s or part in comparison.measured_s]
     cells = [
         [part.value, *_both(comparison.expected_s.get(part, 0.0), comparison.measured_s.get(part, 0.0))]
@@ -111,19 +128,7 @@ def lines(comparison: OperationComparison) -> list[str]:
     ]
     if comparison.idle_s is not None:
         cells.append(["no kernel runs", "", f"{seconds_to_ms(comparison.idle_s):.4g}", ""])
-    result = [
-        f"operations: {comparison.source}, {comparison.num_steps} steps, {100 * comparison.matched_share:.0f} % of their seconds matched",
-        "",
-        table(cells, ["ms of a step", "predicted", "measured", "ratio"]),
-    ]
-    if comparison.collectives:
-        result += ["", table([_collective(pair) for pair in comparison.collectives], COLLECTIVE_TITLES)]
-    displayed = _largest_gaps(comparison)
-    if displayed:
-        result += ["", table([_operation(pair) for pair in displayed], OPERATION_TITLES)]
-    result += _lone("expected but not measured", comparison.matched.only_expected)
-    result += _lone("measured but not expected", comparison.matched.only_measured)
-    return [*result, *suggestions(comparison)]
+    return cells
 
 
 TIMES = ["expected", "launched", "predicted ms", "measured"]
@@ -136,7 +141,8 @@ def _both(predicted_s: float, measured_s: float) -> list[str]:
     return [f"{seconds_to_ms(predicted_s):.4g}", f"{seconds_to_ms(measured_s):.4g}", ratio]
 
 
-def _collective(pair: Pair) -> list[str]:
+def collective_cells(pair: Pair) -> list[str]:
+    """A row of COLLECTIVE_TITLES."""
     key = pair.key
     size = "mixed" if pair.how else size_text(key.size_bytes or 0)
     each = [pair.expected_s / pair.expected_count, pair.each_s, pair.fastest_s]
@@ -157,7 +163,8 @@ def _largest_gaps(comparison: OperationComparison) -> list[Pair]:
     return sorted(pairs, key=lambda pair: -abs(pair.measured_s - pair.expected_s))[:MOST_DISPLAYED]
 
 
-def _operation(pair: Pair) -> list[str]:
+def operation_cells(pair: Pair) -> list[str]:
+    """A row of OPERATION_TITLES."""
     name = f"{pair.label} ({pair.how})" if pair.how else pair.label
     return [name, str(pair.expected_count), f"{pair.measured_count:g}", *_both(pair.expected_s, pair.measured_s)]
 

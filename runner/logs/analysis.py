@@ -278,7 +278,7 @@ def slow_ranks(everyone: Sequence[RankTimes]) -> list[SlowRank]:
     return sorted(result, key=lambda one: one.others_ms - one.own_ms)
 
 
-# The verb ``analyse``: summary, outliers, slow ranks, pictures.
+# The verb ``analyse``: summary, outliers, slow ranks.
 
 LOG_ENDING = "_log"
 
@@ -316,9 +316,18 @@ def _item_record(item: GeneralItem) -> dict[str, object]:
     return {name: getattr(item, name) for name in names}
 
 
-def analyse_log(path: Path, pictures: Path | None, json: Path | TextIO | None) -> list[str]:
-    """The analysis of a log or an unrun workload as lines, after drawing its pictures and writing its values. Raises
-    WorkloadError for another file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogAnalysis:
+    """A log or an unrun workload by its name, its slow ranks, and the analysis as lines."""
+
+    name: str
+    log: Log
+    slow: Sequence[SlowRank]
+    lines: Sequence[str]
+
+
+def analyse_log(path: Path, json: Path | TextIO | None) -> LogAnalysis:
+    """The analysis of a log or an unrun workload, after writing its values. Raises WorkloadError for another file."""
     log = Log.load(path, may_be_unrun=True)
     name = path.stem.removesuffix(LOG_ENDING)
     ranks = path.with_name(f"{name}_ranks.csv")
@@ -329,8 +338,4 @@ def analyse_log(path: Path, pictures: Path | None, json: Path | TextIO | None) -
     lines = [*summary_lines(log), *of_one, *incomplete, *outlier_lines(log), *(one.line() for one in slow)]
     if json is not None:
         write_json(json, log_record(log, slow))
-    if pictures is None:
-        return lines
-    from runner.logs.pictures import write_page
-
-    return lines + [f"wrote {file}" for file in write_page(log, pictures, name, lines)]
+    return LogAnalysis(name=name, log=log, slow=slow, lines=lines)

@@ -1,136 +1,176 @@
-"""Pictures of a log, and an HTML page of them with the summary."""
+"""Pictures of measured steps, for a page: their times, where these go, one step on a time line, bandwidth over size."""
 
-import base64
-import html
-from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from profiler.pictures.plot_style import COLOURS, MARKERS, byte_label, new_figure, powers_axis
-from runner.logs.log import Log
-from spec.files import atomic_file, folder_of_results
-from workload.pictures import save_figure
+from runner.logs.log import size_text
+from solver.report.pictures import stacked
+from solver.report.sections import Picture
+from solver.report.themed_svg import colour, is_narrow, legend, patches, picture, plain_axes
 
-LEGEND_INCHES = 2.2
-Points = dict[tuple[str, str], list[tuple[int, float]]]
-"""Size and value of each operation, by kind and group."""
-
-
-def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[Path]:
-    """The files written into ``folder``: NAME_iterations.png, _operations.png, _bandwidth.png (of an unrun workload
-    _messages.png), and NAME.html with these and ``lines``. Raises ExportError if they cannot be written."""
-    with folder_of_results(folder):
-        figures = (
-            {"messages": messages(log)}
-            if log.unrun
-            else {"iterations": iterations(log), "operations": operations(log), "bandwidth": bandwidth(log)}
-        )
-        pictures = []
-        for what, figure in figures.items():
-            path = folder / f"{name}_{what}.png"
-            save_figure(figure, path)
-            pictures.append(path)
-        page = folder / f"{name}.html"
-        with atomic_file(page) as handle:
-            handle.write(page_text(name, lines, pictures))
-        return [*pictures, page]
+COLOURS = 14
+MOST_PIECES = 6000
+"""Operations of a time line; a longer step is shown up to here."""
+MARKERS = "os^Dv<>ph*"
 
 
-def page_text(name: str, lines: Sequence[str], pictures: Sequence[Path]) -> str:
-    """The HTML page; the pictures are embedded."""
-    images = "\n".join(
-        f"<h2>{html.escape(path.stem.removeprefix(f'{name}_'))}</h2>\n"
-        f'<img alt="{html.escape(path.stem)}" src="data:image/png;base64,'
-        f'{base64.b64encode(path.read_bytes()).decode("ascii")}">'
-        for path in pictures
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """An operation of a step: its row of the time line, its kind, and from when it took how long (ms)."""
+
+    row: str
+    kind: str
+    start_ms: float
+    ms: float
+
+
+Measured = Mapping[str, Sequence[tuple[int, float, float, float]]]
+Predicted = Mapping[str, Sequence[tuple[int, float]]]
+"""Bytes and bandwidths of collectives by kind and group; measured ones as (bytes, low, middle, high)."""
+
+
+def colours_of(kinds: Iterable[str]) -> dict[str, str]:
+    """Returns a role of the page's style sheet for each kind, the same in every picture of these kinds."""
+    return {kind: f"c{at % COLOURS + 1}" for at, kind in enumerate(sorted(set(kinds)))}
+
+
+def steps_picture(times_ms: Sequence[float], what: str, predicted_ms: tuple[float, float, float] | None) -> Picture:
+    """Returns the times of steps or iterations in their order, with their median, and with a prediction and its interval
+    where there is one (low, predicted, high)."""
+    median_ms = float(np.median(times_ms))
+
+    def draw(figure: Figure) -> None:
+        axes = plain_axes(figure, grid="y")
+        if predicted_ms is not None:
+            low, middle, high = predicted_ms
+            axes.axhspan(low, high, color=colour("c3"), alpha=0.2, linewidth=0, label="80 % interval")
+            axes.axhline(middle, color=colour("c3"), linewidth=1.5, label="predicted")
+        axes.axhline(median_ms, color=colour("muted"), linewidth=1.2, linestyle="--", label="median")
+        size = 4 if len(times_ms) <= 100 else 0
+        places = range(1, len(times_ms) + 1)
+        axes.plot(places, times_ms, "-o", color=colour("c1"), markersize=size, linewidth=1.4, label=what)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        axes.set(xlabel=what, ylabel="ms")
+        axes.set_ylim(bottom=0.0)
+        legend(figure, axes.get_legend_handles_labels()[0])
+
+    against = f", predicted {predicted_ms[1]:,.4g} ms" if predicted_ms else ""
+    words = (
+        f"Times of {len(times_ms)} {what}s: median {median_ms:,.4g} ms, from {min(times_ms):,.4g} to {max(times_ms):,.4g} ms{against}.",
+        f"Milliseconds of each {what}.",
     )
-    title = html.escape(name)
-    text = html.escape("\n".join(lines))
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
-        "<style>body{font-family:sans-serif;margin:2em}pre{overflow:auto;white-space:pre-wrap}img{max-width:100%}</style></head>\n"
-        f"<body><h1>{title}</h1>\n<pre>{text}</pre>\n{images}\n</body></html>\n"
+    return picture("steps", draw, heights=(300, 280), words=words)
+
+
+def shares_picture(name: str, bars: Sequence[tuple[str, Mapping[str, float]]], label: str) -> Picture:
+    """Returns one bar a step, or a side of a comparison, its kinds of operations one after another."""
+    first, pieces = bars[0]
+    largest = max(pieces, key=lambda kind: pieces[kind])
+    words = (
+        f"Stacked bars of {len(bars)} rows; {largest} takes {100 * pieces[largest] / sum(pieces.values()):.0f} % of the first, "
+        f"{first}.",
+        "Milliseconds by kind of operation.",
     )
+    roles = colours_of(kind for _, kinds in bars for kind in kinds)
+    return stacked(name, bars, label, words, roles=roles)
 
 
-def legend_right(figure: Figure, axes: Axes) -> None:
-    """Draw the legend to the right of the axes, where it covers no data."""
-    figure.set_size_inches(figure.get_figwidth() + LEGEND_INCHES, figure.get_figheight())
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+def timeline_picture(pieces: Sequence[Piece], of: str) -> Picture:
+    """Returns what runs when in one step: a row for computation and each group."""
+    shown = pieces[:MOST_PIECES]
+    begin_ms = shown[0].start_ms
+    end_ms = max(one.start_ms + one.ms for one in shown)
+    rows = list(dict.fromkeys(one.row for one in shown))
+    roles = colours_of(one.kind for one in shown)
+
+    def draw(figure: Figure) -> None:
+        axes = plain_axes(figure, grid="x")
+        for kind, role in roles.items():
+            boxes = [_box(one.start_ms - begin_ms, one.ms, rows.index(one.row)) for one in shown if one.kind == kind]
+            axes.add_patch(PathPatch(Path.make_compound_path(*boxes), facecolor=colour(role), linewidth=0))
+        axes.set(xlim=(0.0, end_ms - begin_ms), ylim=(len(rows) - 0.4, -0.6), xlabel="ms", yticks=range(len(rows)))
+        axes.set_yticklabels([""] * len(rows) if is_narrow(figure) else rows)
+        for at, row in enumerate(rows if is_narrow(figure) else ()):
+            axes.text(0, at - 0.36, row, va="bottom", fontsize=10)
+        axes.spines["left"].set_visible(False)
+        legend(figure, patches({kind.replace("_", " "): role for kind, role in roles.items()}))
+
+    more = f" The first {len(shown):,} of {len(pieces):,} operations." if len(shown) < len(pieces) else ""
+    busy = sum(one.ms for one in shown) / (end_ms - begin_ms) if end_ms > begin_ms else 0.0
+    words = (
+        f"Time line of {of}: {len(shown):,} operations on {len(rows)} rows in {end_ms - begin_ms:,.4g} ms, {100 * busy:.0f} % of it busy.",
+        f"What runs when in {of}; a row for computation and for each group.{more}",
+    )
+    height = 40 * len(rows) + 110
+    return picture("timeline", draw, heights=(height, height + 20 * len(roles)), words=words)
 
 
-def iterations(log: Log) -> Figure:
-    """The plot of each iteration's milliseconds, without initialisation."""
-    figure, (axes,) = new_figure(1)
-    times = log.epoch_times[1:]
-    axes.plot(range(1, len(times) + 1), times, marker="o", color=COLOURS[0])
-    axes.set_xlabel("iteration")
-    axes.set_ylabel("ms")
-    axes.set_ylim(bottom=0.0)
-    return figure
+def _box(start: float, width: float, row: int) -> Path:
+    low, high, end = row - 0.3, row + 0.3, start + width
+    return Path(np.array([(start, low), (start, high), (end, high), (end, low), (start, low)]), closed=True)
 
 
-def operations(log: Log) -> Figure:
-    """The stacked bars of each iteration's milliseconds by kind of operation and group."""
-    figure, (axes,) = new_figure(1)
-    epochs = log.comm_log_each_epoch[1:]
-    kinds = sorted({(item.comm_type, item.comm_group) for epoch in epochs for item in epoch})
-    below = [0.0] * len(epochs)
-    places = range(1, len(epochs) + 1)
-    for index, (kind, group) in enumerate(kinds):
-        summed = [
-            sum(item.elapsed_ms or 0.0 for item in epoch if (item.comm_type, item.comm_group) == (kind, group))
-            for epoch in epochs
-        ]
-        label = f"{kind} {group.removesuffix('_group')}".strip()
-        axes.bar(places, summed, bottom=below, label=label, color=COLOURS[index % len(COLOURS)])
-        below = [low + one for low, one in zip(below, summed, strict=True)]
-    axes.set_xlabel("iteration")
-    axes.set_ylabel("ms")
-    if kinds:
-        legend_right(figure, axes)
-    return figure
+def bandwidth_picture(measured: Measured, predicted: Predicted, unit: str) -> Picture:
+    """Returns bus bandwidth over size for each collective and group, and as predicted."""
+    fastest = max(one[-1] for points in measured.values() for one in points)
+    words = (
+        f"Bus bandwidth over size of {len({**measured, **predicted})} collectives; the fastest reaches {fastest:.3g} {unit}.",
+        "Bus bandwidth over the size of a message; a line behind a mark is where measurements lie"
+        + (", open marks are predicted." if predicted else "."),
+    )
+    return over_size("bandwidth", measured, predicted, f"busbw, {unit}", words)
 
 
-def bandwidth(log: Log) -> Figure:
-    """The plot of bus bandwidth against size for each collective of the iterations."""
-    points: Points = {}
-    for epoch in log.comm_log_each_epoch[1:]:
-        for item in epoch:
-            if item.busbw and item.msg_size:
-                points.setdefault((item.comm_type, item.comm_group), []).append((item.msg_size, item.busbw))
-    return by_size(points, "busbw, GiB/s as AICB counts it")
+def counts_picture(counts: Mapping[str, Mapping[int, int]]) -> Picture:
+    """Returns how many operations there are of each size, for each collective and group."""
+    points = {
+        name: [(size, float(count), float(count), float(count)) for size, count in sizes.items()]
+        for name, sizes in counts.items()
+    }
+    number = sum(count for sizes in counts.values() for count in sizes.values())
+    words = (
+        f"Number of operations over size: {number:,} of {len(counts)} kinds.",
+        "Number of operations of each size.",
+    )
+    return over_size("counts", points, {}, "operations", words)
 
 
-def messages(log: Log) -> Figure:
-    """The plot of how many operations there are of each size, for each collective of an unrun workload."""
-    counts = Counter((item.comm_type, item.comm_group, item.msg_size) for item in log.comm_logs)
-    points: Points = {}
-    for (kind, group, size), count in sorted(counts.items()):
-        if group and size:
-            points.setdefault((kind, group), []).append((size, float(count)))
-    return by_size(points, "operations")
+def over_size(name: str, measured: Measured, predicted: Predicted, label: str, words: tuple[str, str]) -> Picture:
+    """Returns values over sizes for each collective and group; ``words`` are what it shows, and its caption."""
+    names = dict.fromkeys([*measured, *predicted])
+    roles = colours_of(names)
+
+    def draw(figure: Figure) -> None:
+        axes = plain_axes(figure)
+        for at, one in enumerate(names):
+            marker = MARKERS[at % len(MARKERS)]
+            if spreads := sorted(measured.get(one, ())):
+                sizes, lows, middles, highs = zip(*spreads, strict=True)
+                axes.vlines(sizes, lows, highs, color=colour(roles[one]), linewidth=3, alpha=0.35)
+                axes.plot(sizes, middles, marker, color=colour(roles[one]), markersize=6, label=one)
+            if points := sorted(predicted.get(one, ())):
+                (line,) = axes.plot(*zip(*points, strict=True), f"{marker}--", markersize=8, linewidth=1.2)
+                line.set(color=colour(roles[one]), markerfacecolor="none", label=f"{one}, predicted")
+        log_sizes(axes)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.set(xlabel="size", ylabel=label)
+        legend(figure, axes.get_legend_handles_labels()[0])
+
+    return picture(name, draw, heights=(380, 340 + 20 * len(names)), words=words)
 
 
-def by_size(points: Points, what: str) -> Figure:
-    """The plot of ``what`` against size for each kind and group."""
-    figure, (axes,) = new_figure(1)
-    for index, ((kind, group), samples) in enumerate(sorted(points.items())):
-        sizes, values = zip(*samples, strict=True)
-        axes.plot(
-            sizes,
-            values,
-            linestyle="",
-            marker=MARKERS[index % len(MARKERS)],
-            color=COLOURS[index % len(COLOURS)],
-            alpha=0.6,
-            label=f"{kind} {group.removesuffix('_group')}",
-        )
-    if points:
-        powers_axis(axes, "x", "bytes", byte_label)
-        legend_right(figure, axes)
-    axes.set_ylabel(what)
-    return figure
+def log_sizes(axes: Axes) -> None:
+    """Sets sizes in powers of two below a panel."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_text(int(value))))
+    axes.xaxis.set_minor_locator(NullLocator())

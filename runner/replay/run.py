@@ -29,6 +29,7 @@ from runner.logs.metrics import RunMetrics
 from runner.replay.operations import ComputeMode, Operations, close_groups, open_groups, operations_for
 from runner.replay.program import Launches, ReplayLaunch, ReplayTask, StageProgram, groups_used
 from solver.report.files import write_json
+from solver.report.html import report_file
 from spec.errors import ExportError
 from spec.files import check_outputs
 from workload.aicb.csv_workload import COMPUTATION, GeneralItem
@@ -273,7 +274,7 @@ Read = Callable[[int], ReplayTask]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
     """Options of a replay. ``epochs`` None: as many iterations as the file has; ``json`` and ``metrics``: files of the
-    summary and of the state after each iteration."""
+    summary and of the state after each iteration; ``report``: the folder of a page."""
 
     results: Path
     device: str = "auto"
@@ -285,6 +286,7 @@ class ReplayOptions:
     quiet: bool = False
     json: Path | TextIO | None = None
     metrics: Path | None = None
+    report: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -357,7 +359,12 @@ def read_checked(world: World, read: Read, options: ReplayOptions) -> ReplayTask
     """The task, once the result files can be written on rank 0."""
     json_path = options.json if isinstance(options.json, Path) else None
     files = {"--json": json_path, "--metrics": options.metrics}
-    agree(world, lambda: check_outputs(files, folders={}, inputs={}) if world.leads else None)
+    folders = {"--report": options.report}
+
+    def check() -> None:
+        check_outputs(files | report_file(options.report), folders=folders, inputs={})
+
+    agree(world, lambda: check() if world.leads else None)
     return read_on_all_ranks(world, read)
 
 
@@ -463,4 +470,9 @@ def _report(options: ReplayOptions, task: ReplayTask, world: World, recorder: Re
     if options.json is not None:
         write_json(options.json, log_record(log, slow))
     wrote = [f"wrote {recorder.file.path}", f"wrote {path}"]
+    if options.report is not None:
+        # matplotlib takes a second to import.
+        from runner.logs.page import write_log_page
+
+        wrote += write_log_page(task.name, log, slow, options.report)
     return log, [*summary_lines(log), *notes, *outlier_lines(log), *(one.line() for one in slow), *wrote]

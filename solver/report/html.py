@@ -13,6 +13,7 @@ from spec.frameworks import STRATEGIES
 from spec.program.command import DISTRIBUTION, VERSION_LINE
 
 FILE = "index.html"
+REPORT = f"write a page to DIR/{FILE} (needs jinja2)"
 
 
 def check_report_requirements(folder: Path | None) -> None:
@@ -24,6 +25,13 @@ def check_report_requirements(folder: Path | None) -> None:
             value=str(folder),
             allowed=f"needs jinja2: pip install '{DISTRIBUTION}[report]', or pip install jinja2",
         )
+
+
+def report_file(folder: Path | None) -> dict[str, Path | None]:
+    """Returns the file of --report where its folder exists, for spec.files.check_outputs. Raises ConfigError, before any
+    work, where no page can be made."""
+    check_report_requirements(folder)
+    return {"--report": folder / FILE} if folder is not None and folder.is_dir() else {}
 
 
 def write_page(page: Page, folder: Path) -> Path:

@@ -81,13 +81,20 @@ Bars = Sequence[tuple[str, Mapping[str, float]]]
 """Bars with what is written above them, and the lengths of their pieces by part of the step or term of memory."""
 
 
-def stacked(name: str, bars: Bars, label: str, words: tuple[str, str], limit: float | None = None) -> Picture:
-    """Returns bars in pieces, one below the other, and a line at a ``limit``; ``words`` are what both show and the
-    caption."""
+def stacked(
+    name: str,
+    bars: Bars,
+    label: str,
+    words: tuple[str, str],
+    limit: float | None = None,
+    roles: Mapping[str, str] = ROLES,
+) -> Picture:
+    """Returns bars in pieces, in the order and colours of ``roles``, one below the other, and a line at a ``limit``;
+    ``words`` are what both show and the caption."""
     whole = limit or max(sum(pieces.values()) for _, pieces in bars)
-    names = dict.fromkeys([*ROLES, *bars[0][1]])
+    names = dict.fromkeys([*roles, *bars[0][1]])
     visible = [one for one in names if any(pieces.get(one, 0.0) >= LEAST_SHARE * whole for _, pieces in bars)]
-    roles = {one: ROLES.get(one, "c10") for one in visible}
+    colours = {one: roles.get(one, "c10") for one in visible}
     titles = PART_WORDS if limit is None else {}
 
     def draw(figure: Figure) -> None:
@@ -96,7 +103,7 @@ def stacked(name: str, bars: Bars, label: str, words: tuple[str, str], limit: fl
             left = 0.0
             for one in visible:
                 width, edge = pieces.get(one, 0.0), colour("surface")
-                axes.barh(row, width, 0.55, left, color=colour(roles[one]), edgecolor=edge, linewidth=0.6)
+                axes.barh(row, width, 0.55, left, color=colour(colours[one]), edgecolor=edge, linewidth=0.6)
                 left += width
             axes.text(0, row - 0.34, shorten(figure, above), va="bottom", fontsize=11)
         if limit is not None:
@@ -105,7 +112,7 @@ def stacked(name: str, bars: Bars, label: str, words: tuple[str, str], limit: fl
             axes.set_xlim(0, 1.02 * max(limit, *(sum(pieces.values()) for _, pieces in bars)))
         axes.set(xlabel=label, ylim=(len(bars) - 0.5, -0.75 if limit is None else -1.0), yticks=[])
         axes.spines["left"].set_visible(False)
-        legend(figure, patches({titles.get(one, one.replace("_", " ")): roles[one] for one in visible}))
+        legend(figure, patches({titles.get(one, one.replace("_", " ")): colours[one] for one in visible}))
 
     rows = 46 * len(bars)
     return picture(name, draw, heights=(rows + 150, rows + 110 + 20 * len(visible)), words=words)

@@ -63,12 +63,13 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A whole page: its title, its first sentences, a summary of figures, and its sections."""
+    """A whole page: its title, its first sentences, a summary of figures, its sections, and what its numbers are."""
 
     title: str
     lead: Sequence[str]
     tiles: Sequence[KeyFigure]
     sections: Sequence[ReportSection]
+    numbers: str = "Seconds are predicted; each says where it comes from."
 
 
 def record(sections: Iterable[ReportSection]) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """The verb compare: a run beside its prediction."""
 
 import re
+from dataclasses import replace
 from math import log
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ from typing import Any
 import pytest
 
 from run_workload import main
+from runner.comparison.matching import Pair
+from runner.comparison.page import bandwidths
+from runner.traces.trace_file import collective_key
 from tests.runner.comparing import CONFIG, ROOT, SHEET, compare_run, trained
 from tests.runner.comparison.made_logs import MEGATRON
 
@@ -205,3 +209,40 @@ def test_one_line_for_operations_that_do_not_fit(
     assert not Path("a.csv").exists()
     stderr = capsys.readouterr().err
     assert (stderr.count("\n"), expected in stderr) == (1, True), stderr
+
+
+def test_a_comparison_as_a_page(tmp_path: Path) -> None:
+    """What the terminal prints, with every operation, the steps against their interval and the bandwidths."""
+    record = trained(
+        tmp_path,
+        world_size=2,
+        seq_len=64,
+        global_batch_tokens=64,
+        preset="fsdp",
+        dtype="fp32",
+        plan={"strategy": "msp", "tp": 2},
+    )
+    words = (str(record), *SHEET, "--operations", str(REAL_TRACE), "--report", str(tmp_path / "page"))
+    result = compare_run(tmp_path, *words)
+    text = (tmp_path / "page" / "index.html").read_text()
+    anchors = re.findall(r'<section id="(\w+)"', text)
+    assert anchors == ["comparison", "steps", "timeline", "breakdown", "parts", "bandwidth", "operations"]
+    rows = {
+        cells[0]: cells[1:]
+        for cells in re.findall(r'<th scope="row"[^>]*>([^<]*)</th>' + r"<td[^>]*>([^<]*)</td>" * 3, text)
+    }
+    assert rows["step ms"][2] == f"{result['ratios']['step']:.3f}"
+    labels = {pair["label"] for pair in result["operations"]["pairs"] if pair["key"]["part"] != "communication"}
+    assert all(label in text for label in labels)
+    assert "80 % of them" in text
+    assert "Times are measured where they are not called predicted." in text
+
+
+def test_bandwidths_of_a_comparison_go_by_nccl_tests_factors() -> None:
+    key = collective_key("all_reduce", 10**6, 4)
+    words = {"label": "x", "axis": "tp", "expected_count": 2, "measured_count": 4}
+    pair = Pair(key=key, expected_s=2e-3, measured_s=8e-3, fastest_s=1e-3, **words)
+    measured, predicted = bandwidths([pair, replace(pair, how="in order")])
+    # 1 MB in 2 ms (1 ms at best; 1 ms predicted) x 2 (n - 1) / n of 4 ranks.
+    assert measured == {"all_reduce tp 4": [(10**6, pytest.approx(0.75), pytest.approx(0.75), pytest.approx(1.5))]}
+    assert predicted == {"all_reduce tp 4": [(10**6, pytest.approx(1.5))]}

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from runner.logs.log import (
     with_time,
 )
 from runner.logs.metrics import RunMetrics
-from runner.logs.pictures import bandwidth, iterations, operations, page_text
+from runner.logs.page import write_log_page
 from spec.errors import ExportError
 from tests.runner.replay.test_program import END, collective
 from workload.aicb.csv_workload import GeneralItem, Workload
@@ -132,7 +133,8 @@ def test_a_workload_is_no_log(tmp_path: Path) -> None:
 
 def test_a_workload_is_summarised_by_its_sizes_alone(tmp_path: Path) -> None:
     Workload(items=[collective(), END, collective(), collective(), END]).write(tmp_path / "w.csv", {})
-    lines = analyse_log(tmp_path / "w.csv", tmp_path / "pictures", tmp_path / "w.json")
+    result = analyse_log(tmp_path / "w.csv", tmp_path / "w.json")
+    lines = [*result.lines, *write_log_page(result.name, result.log, result.slow, tmp_path / "page")]
     counts = [line.split()[2:] for line in lines if line.startswith("all_reduce")]
     size = collective().msg_size
     assert counts == [
@@ -140,7 +142,10 @@ def test_a_workload_is_summarised_by_its_sizes_alone(tmp_path: Path) -> None:
         for count in (1, 2)
     ]
     assert not [line for line in lines if "time" in line]
-    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"w_messages.png", "w.html"}
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert "A workload of 3 operations that was not run" in page
+    assert "Number of operations over size: 3 of 1 kinds." in page
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", page) == ["tp", "2", "64 B", "3", "192 B"]
     record = json.loads((tmp_path / "w.json").read_text())
     assert (record["iterations_ms"], record["init_ms"]) == ([], None)
     assert [row["count"] for row in record["train"]] == [2]
@@ -151,7 +156,7 @@ def test_an_operation_without_a_time_among_others_is_refused(tmp_path: Path) -> 
     with closing(LogFile(tmp_path / "a_log.csv")) as file:
         file.add([*ROWS[:3], collective(), *ROWS[3:]])
     with pytest.raises(WorkloadError, match="has no time"):
-        analyse_log(tmp_path / "a_log.csv", None, None)
+        analyse_log(tmp_path / "a_log.csv", None)
 
 
 class Room:
@@ -304,17 +309,19 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
         read_ranks(tmp_path / "a_ranks.csv")
 
 
-def test_a_log_with_its_ranks_and_pictures(tmp_path: Path) -> None:
+def test_a_log_with_its_ranks_and_its_page(tmp_path: Path) -> None:
     with closing(LogFile(tmp_path / "a_log.csv")) as file:
         file.add(ROWS[:4])
     write_ranks(tmp_path / "a_ranks.csv", [times(0, 1.0), times(1, 2.0)])
-    lines = analyse_log(tmp_path / "a_log.csv", tmp_path / "pics", tmp_path / "a.json")
+    result = analyse_log(tmp_path / "a_log.csv", tmp_path / "a.json")
+    lines = [*result.lines, *write_log_page(result.name, result.log, result.slow, tmp_path / "page")]
     assert "the log ends inside epoch 1" in lines
     assert any(line.startswith("slow: rank 1 of stage 0") for line in lines)
-    assert sorted(path.name for path in (tmp_path / "pics").iterdir()) == [
-        *("a.html", "a_bandwidth.png", "a_iterations.png", "a_operations.png")
-    ]
-    assert lines[-1] == f"wrote {tmp_path / 'pics' / 'a.html'}"
+    page = tmp_path / "page" / "index.html"
+    assert lines[-1] == f"wrote {page}"
+    text = page.read_text()
+    assert "The log ends inside epoch 1" in text or "the log ends inside epoch 1" in text
+    assert "Slow: rank 1 of stage 0 spends" in text
     record = json.loads((tmp_path / "a.json").read_text())
     assert record["incomplete"]
     assert [(one["rank"], one["own_ms"]) for one in record["slow_ranks"]] == [(1, 2.0)]
@@ -351,42 +358,3 @@ def test_the_state_of_a_run_is_openmetrics_text(tmp_path: Path) -> None:
     assert lines[-1] == "# EOF"
     assert "# TYPE pss_steps counter" in lines
     assert "# UNIT pss_step_time_seconds seconds" in lines
-
-
-LOG = Log.of(ROWS)
-
-
-def test_iterations_are_drawn_without_initialisation() -> None:
-    (line,) = iterations(LOG).axes[0].lines
-    assert list(line.get_ydata()) == [6.0]
-
-
-def test_operations_of_an_iteration_stand_upon_each_other() -> None:
-    (bar,) = operations(LOG).axes[0].patches
-    assert bar.get_height() == 5.0
-
-
-def test_a_legend_covers_no_bar() -> None:
-    figure = operations(LOG)
-    figure.canvas.draw()
-    (axes,) = figure.axes
-    legend = axes.get_legend()
-    assert legend is not None
-    assert legend.get_window_extent().x0 >= axes.get_window_extent().x1
-
-
-def test_bandwidth_over_size() -> None:
-    large = with_time(replace(collective(), msg_size=2**30), 0.5)
-    (points,) = bandwidth(Log.of([epoch_end(1.0), large, epoch_end(1.0)])).axes[0].lines
-    assert (list(points.get_xdata()), list(points.get_ydata())) == ([2**30], [2.0])
-
-
-def test_a_page_holds_its_pictures_and_no_markup_of_names(tmp_path: Path) -> None:
-    picture = tmp_path / "p.png"
-    picture.write_bytes(b"png")
-    text = page_text("<b>", ["a < b"], [picture])
-    assert "<b>" not in text
-    assert "a &lt; b" in text
-    assert 'src="data:image/png;base64,cG5n"' in text
-    assert "<h2>p</h2>" in text
-    assert "http" not in text

@@ -210,7 +210,7 @@ def test_stages_lie_one_after_another_in_a_file_of_2024(tmp_path: Path) -> None:
     assert [len(list(Workload.load(path, stage)[0].items)) for stage in range(2)] == [3, 4]
     with pytest.raises(ConfigError, match="files = 1: 4, one for each pipeline stage"):
         stage_files([path], 4)
-    assert analyse_log(path, None, None)[-1] == "stage 0 of 2 in the file"
+    assert analyse_log(path, None).lines[-1] == "stage 0 of 2 in the file"
 
 
 def test_what_differs_on_a_node_changes_the_digest(tmp_path: Path) -> None:

@@ -81,14 +81,17 @@ CORE = (
         "data_parallel.overlap_param_gather=false",
         "tensor_parallel.overlap=true",
         "loss.fused=true",
-        "cuda_graphs=attn",
+        *("cuda_graphs=attn", "cuda_graphs=attn+mlp", "cuda_graphs=attn+moe_router+moe_preprocess"),
+        "cuda_graphs=full_iteration,host.checks_numbers=false",
     ),
     *("moe_dispatcher=deepep", "moe_dispatcher=hybridep", "moe_router_fusion=true", "overlap_expert_a2a=true"),
     *("overlap_shared_experts=true", "context_parallel=all_to_all"),
 )
-JOB_WORDS = dict.fromkeys(("megatron", "megatron-bridge"), (*COMMON, *CORE)) | dict.fromkeys(
-    ("accelerate", "torchtitan"), (*COMMON, "context_parallel=all_gather")
-)
+JOB_WORDS = {
+    **dict.fromkeys(("megatron", "megatron-bridge"), (*COMMON, *CORE)),
+    "megatron-fsdp": (*COMMON, *(words for words in CORE if words != "optimizer=muon")),
+    **dict.fromkeys(("accelerate", "torchtitan"), (*COMMON, "context_parallel=all_gather")),
+}
 
 
 def shipped_configs() -> list[Path]:
@@ -205,6 +208,7 @@ class Handover:
 
 HANDOVERS = {
     "megatron": Handover(exporter="megatron", framework="megatron", mark="megatron/training/arguments.py"),
+    "megatron-fsdp": Handover(exporter="megatron", framework="megatron-fsdp", mark="megatron/training/arguments.py"),
     "zero-bubble": Handover(exporter="megatron", framework="zero-bubble", mark="megatron/core/zbpp_utils.py"),
     "megatron-bridge": Handover(exporter="bridge", framework="megatron-bridge", mark="src/megatron/bridge/__init__.py"),
     "deepspeed": Handover(exporter="deepspeed", framework="deepspeed", mark="deepspeed/runtime/config.py"),

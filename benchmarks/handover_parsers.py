@@ -270,6 +270,7 @@ WHOLE = {f"{axis}_parallel_size": 1 for axis in ONES} | {
     "delay_wgrad_compute": False,
     "gradient_accumulation_fusion": False,
     "moe_token_dispatcher_type": "alltoall",
+    "moe_enable_deepep": False,
     "fp8_output_proj": False,
     "use_cpu_initialization": True,
     "perform_initialization": False,
@@ -287,12 +288,15 @@ def compare_counts(case: Case, build: Callable[[], object]) -> None:
         raise ValueError(f"a model of {count:,} parameters, here {case.parameters:,}")
 
 
+VARIABLES = ("NVTE_", "CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_GRAPH_REGISTER")
+
+
 def set_environment(case: Case) -> None:
     """Set the variables that a launcher does, and those that the file's notes say."""
-    for name in [name for name in os.environ if name.startswith("NVTE_")]:
+    for name in [name for name in os.environ if name.startswith(VARIABLES)]:
         del os.environ[name]
-    os.environ |= {"WORLD_SIZE": str(case.world), "RANK": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    os.environ |= dict(re.findall(r"^# set (NVTE_\w+)=(\w+)", case.text, re.MULTILINE))
+    os.environ |= {"WORLD_SIZE": str(case.world), "RANK": "0"}
+    os.environ |= dict(re.findall(rf"^# set ((?:{'|'.join(VARIABLES)})\w*)=(\S+)", case.text, re.MULTILINE))
 
 
 def megatron(checkout: Path) -> Check:

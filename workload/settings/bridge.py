@@ -23,6 +23,7 @@ from workload.settings.megatron_flags import (
     Flags,
     adapter_obstacles,
     adapter_targets,
+    hybrid_pattern,
     job_flags,
     job_keys,
     job_omissions,
@@ -115,6 +116,9 @@ def check_bridge(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a model or a job that no plan makes Megatron-Bridge run."""
     require(model.model_type in HUB_TYPES, f"models of type {model.model_type or 'no model_type of the Hub'}")
     job_flags(model, job)
+    # models/nemotronh: its provider has a number of experts in dense models as well
+    graphed = bool(hybrid_pattern(model)) and "mlp" in job.cuda_graphs
+    require(not graphed, "CUDA graphs of dense layers in a hybrid model")
     for obstacle in adapter_obstacles(model, job):
         require(False, obstacle)
 
@@ -162,7 +166,7 @@ def _value(name: str, value: str | int | None) -> object:
     """Flags are texts or switches; fields are typed."""
     if value is None:
         return True
-    if name in ("recompute_modules", "offload_modules"):
+    if name in ("recompute_modules", "offload_modules", "cuda_graph_modules"):
         return str(value).split()
     if name in ("attention_dropout", "hidden_dropout", "moe_expert_capacity_factor", "optimizer_offload_fraction"):
         return float(value)

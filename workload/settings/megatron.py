@@ -183,6 +183,7 @@ SINCE = {
     "--fp4-format": "0.15",
     "--fp8-output-proj": "0.18",
     "--moe-flex-dispatcher-backend": "0.16",
+    "--cuda-graph-impl": "0.19",
 }
 
 
@@ -238,6 +239,11 @@ def launch_flags(problem: Problem, plan: Plan) -> Flags:
         **job_flags(problem.model, problem.job),
         **recompute_flags(problem.model, plan),
     }
+    graphs, modules = problem.job.cuda_graphs, str(flags.get("--recompute-modules", "")).split()
+    drops = problem.job.dropout and not graphs.isdisjoint({"attn", "full_iteration"}) and "core_attn" in modules
+    require(not drops, "CUDA graphs of attention that is recomputed with its dropout")
+    offloads = bool(plan.offload_modules) and "full_iteration" in graphs
+    require(not offloads, "offloaded modules inside a CUDA graph of the whole iteration")
     aware = "--optimizer" in flags and "--use-precision-aware-optimizer" in flags
     require(not aware, "Muon's states offloaded or in low precision")
     return flags

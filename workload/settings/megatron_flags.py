@@ -295,7 +295,32 @@ def job_flags(model: ModelSpec, job: JobSpec) -> Flags:
         flags["--no-check-for-nan-in-loss-and-grad"] = None
     if any(run.block.moe for run in model.blocks):
         flags |= _dispatch(job)
-    return flags
+    return flags | _graphs(model, job)
+
+
+def _graphs(model: ModelSpec, job: JobSpec) -> Flags:
+    """Flags of CUDA graphs; parts of layers are captured by Transformer Engine (core 0.19 ``transformer_config.py``,
+    __post_init__, cuda_graph_impl and cuda_graph_modules)."""
+    scopes, routed = job.cuda_graphs, [run.block.moe for run in model.blocks if run.block.moe]
+    if not scopes:
+        return {}
+    if "full_iteration" in scopes:
+        require(len(scopes) == 1, "CUDA graphs of a whole iteration and of parts of it")
+        checks = "CUDA graphs of a whole iteration that checks for NaN (--job host.checks_numbers=false)"
+        require(not job.preset.host.checks_numbers, checks)
+        return {"--cuda-graph-impl": "full_iteration"}
+    dense = any(run.block.mlp for run in model.blocks)
+    require(bool(routed) or not scopes & {"moe_router", "moe_preprocess"}, "CUDA graphs of a router without experts")
+    require(dense or "mlp" not in scopes, "CUDA graphs of dense layers in a model of experts")
+    require(
+        "moe_router" in scopes or "moe_preprocess" not in scopes, "CUDA graphs of moe_preprocess without moe_router"
+    )
+    capacity = any(job.capacity_factor(moe) is not None for moe in routed) and job.moe_dispatcher == "all_to_all"
+    require(not capacity or "moe_preprocess" not in scopes, "CUDA graphs of moe_preprocess beside a capacity")
+    biased = any(getattr(run.block.mixer, "qkv_bias", False) for run in model.blocks)
+    late = job.delay_wgrad and "attn" in scopes
+    require(not late or not biased, "CUDA graphs of attention with biases beside delay_wgrad")
+    return {"--cuda-graph-impl": "transformer_engine", "--cuda-graph-modules": " ".join(sorted(scopes))}
 
 
 def job_keys(job: JobSpec) -> frozenset[str]:
@@ -355,17 +380,17 @@ def recompute_flags(model: ModelSpec, plan: Plan) -> Flags:
 def job_omissions(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Clauses for what was priced and no flag sets, and for what the environment has to set."""
     job, cluster = problem.job, problem.cluster
-    graphs, nodes = ", ".join(sorted(job.cuda_graphs)), cluster.scale_up_ranks // cluster.gpus_per_node
+    graphs, nodes = job.cuda_graphs - {"full_iteration"}, cluster.scale_up_ranks // cluster.gpus_per_node
     segmented = cluster.gpus_per_node < cluster.scale_up_ranks < job.world_size
     unfused, kernel = "norm" in job.unfused, job.attention_kernel
     dispatch = job.precision.moe_dispatch
     return true_notes(
         {
-            f"left out: CUDA graphs of {graphs}, whose flags differ between cores": bool(graphs),
             "left out: norms that are not fused, which Transformer Engine has none of": job.fp32_norms or unfused,
             f"left out: the {kernel} kernel, which is the installed flash-attn's": kernel != "flash",
             f"left out: dispatch of tokens in {dispatch}": dispatch != job.precision.compute,
             f"set {EXPANDABLE_SEGMENTS}": job.expandable_segments,
+            "set NCCL_GRAPH_REGISTER=0": job.expandable_segments and bool(graphs),
             "set NVTE_CPU_OFFLOAD_V1=1 from Transformer Engine 2.10 on": bool(plan.offload_modules),
             f"have {nodes} nodes of each NVLink domain allocated (Slurm: --segment={nodes})": segmented,
             "set CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell": plan.tp > 1 or plan.cp > 1,

@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, given, settings
 
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
-from tests.solver.questions import small_model, with_block
+from spec.readers.read_config import read_config
+from tests.solver.questions import ROOT, small_model, with_block
 from tests.workload.random_plans import EXPERTS, Case, cases
 from tests.workload.settings.accepted.lists import check_fields
 from tests.workload.settings.made_module import Call, fields_of, functions_of
-from tests.workload.settings.problems import asked, says, under
-from workload.settings.bridge import bridge_fields, bridge_settings
+from tests.workload.settings.problems import asked, known, says, under
+from workload.settings.bridge import bridge_fields, bridge_settings, check_bridge
 
 PLAN = Plan(strategy="fsp", preset="megatron-bridge", tp=2, dp=4, zero_stage=1, zero_size=4, num_micro=4)
 ROUTED = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
@@ -105,6 +106,10 @@ def test_experts_states_and_offload_are_fields_too(tmp_path: Path, monkeypatch: 
     told = made(bridge_settings(asked(parts, model=ROUTED), parts).text, tmp_path, monkeypatch)
     assert told["model.fine_grained_activation_offloading"] is True
     assert told["model.offload_modules"] == ["expert_fc1", "moe_act"]
+    graphs = {"cuda_graphs": frozenset({"attn", "moe_router"})}
+    told = made(bridge_settings(asked(PLAN, model=ROUTED, job=graphs), PLAN).text, tmp_path, monkeypatch)
+    assert told["model.cuda_graph_impl"] == "transformer_engine"
+    assert told["model.cuda_graph_modules"] == ["attn", "moe_router"]
 
 
 def test_the_model_is_a_provider_without_what_its_family_has_on(
@@ -157,6 +162,9 @@ def test_what_it_has_no_field_for_is_refused() -> None:
     ):
         with pytest.raises(ExportError, match=r"adapters"):
             bridge_fields(asked(PLAN, job=job), PLAN)
+    hybrid = read_config(ROOT / "configs" / "8B_nemotron_h.json").model
+    with pytest.raises(ExportError, match="dense layers in a hybrid model"):
+        check_bridge(*known(PLAN, model=hybrid, job={"cuda_graphs": frozenset({"mlp"})}))
     partial = {"tensor_parallel.bulk_dgrad": False, "tensor_parallel.overlap": True}
     with pytest.raises(ExportError, match="--disable-tp-comm-bulk-dgrad"):
         bridge_fields(asked(PLAN, preset=partial), PLAN)

@@ -17,7 +17,7 @@ from tests.solver.questions import ROOT, small_model, with_block
 from tests.workload.random_plans import EXPERTS, LATENT
 from tests.workload.settings.problems import asked, flags_in, known
 from workload.settings.megatron import megatron_settings
-from workload.settings.megatron_flags import job_flags, job_omissions, model_flags, recompute_flags
+from workload.settings.megatron_flags import Flags, job_flags, job_omissions, model_flags, recompute_flags
 
 PLAN = Plan(strategy="fsp", preset="megatron")
 SMALL = small_model(layers=8)
@@ -170,9 +170,34 @@ def test_recomputation() -> None:
 
 
 @pytest.mark.parametrize(
+    ("scopes", "flags"),
+    [
+        ({"attn"}, {"--cuda-graph-impl": "transformer_engine", "--cuda-graph-modules": "attn"}),
+        (
+            {"moe_router", "moe_preprocess", "attn"},
+            {"--cuda-graph-impl": "transformer_engine", "--cuda-graph-modules": "attn moe_preprocess moe_router"},
+        ),
+        ({"full_iteration"}, {"--cuda-graph-impl": "full_iteration"}),
+        (set(), {}),
+    ],
+)
+def test_scopes_of_cuda_graphs_are_modules_or_an_implementation(scopes: set[str], flags: Flags) -> None:
+    """Megatron-LM core 0.19, transformer_config.py, cuda_graph_impl: modules only of per-layer graphs."""
+    job = asked(PLAN, job={"cuda_graphs": frozenset(scopes)}, preset={"host.checks_numbers": False}).job
+    written = job_flags(ROUTED, job)
+    assert {flag: value for flag, value in written.items() if "graph" in flag} == flags
+
+
+def test_graphs_in_expandable_segments_are_not_registered_with_nccl() -> None:
+    """Its validate_args wants NCCL_GRAPH_REGISTER=0."""
+    for scope, word in (("attn", True), ("full_iteration", False)):
+        problem = asked(PLAN, job={"cuda_graphs": frozenset({scope}), "expandable_segments": True})
+        assert ("set NCCL_GRAPH_REGISTER=0" in job_omissions(problem, PLAN)) is word
+
+
+@pytest.mark.parametrize(
     ("job", "note"),
     [
-        ({"cuda_graphs": frozenset({"attn"})}, "CUDA graphs of attn"),
         ({"fp32_norms": True}, "norms that are not fused"),
         ({"attention_kernel": "flash2"}, "flash2 kernel"),
         ({"moe_dispatch": "fp8"}, "dispatch of tokens in fp8"),

@@ -20,6 +20,8 @@ from workload.launch_files import EXPORTERS
 SMALL = small_model(layers=8)
 MIXER = SMALL.blocks[0].block.mixer
 ROUTED = with_block(SMALL, mlp=None, moe=EXPERTS)
+BIASED = with_block(SMALL, mixer=replace(MIXER, qkv_bias=True))
+CAPACITY = {"moe_capacity_factor": 1.5}
 SHARED = replace(EXPERTS, shared_ffn_hidden=2 * EXPERTS.expert_ffn_hidden)
 LLAMA = read_config(ROOT / "configs" / "8B_llama3.py").model
 HALF = dict.fromkeys(("compute", "parameter", "activation", "attention", "linear", "parameter_gather"), "fp16")
@@ -58,6 +60,27 @@ NO_PLAN: list[Row] = [
         ({"preset": "internevo"}, {}, "--framework megatron"),
         ({"optimizer_offload": 0.5}, {}, "not distributed"),
         ({}, {"job": {"moments": "bf16"}}, "narrow optimizer states"),
+        ({}, {"job": {"cuda_graphs": frozenset({"full_iteration"})}}, "iteration that checks for NaN"),
+        ({}, {"job": {"cuda_graphs": frozenset({"moe_router"})}}, "router without experts"),
+        ({}, {"model": ROUTED, "job": {"cuda_graphs": frozenset({"mlp"})}}, "dense layers in a model of experts"),
+        ({}, {"model": ROUTED, "job": {"cuda_graphs": frozenset({"moe_preprocess"})}}, "without moe_router"),
+        (
+            {},
+            {"model": ROUTED, "job": {"cuda_graphs": frozenset({"moe_router", "moe_preprocess"}), **CAPACITY}},
+            "moe_preprocess beside a capacity",
+        ),
+        ({}, {"model": BIASED, "job": {"cuda_graphs": frozenset({"attn"}), "delay_wgrad": True}}, "with biases beside"),
+        ({}, {"job": {"cuda_graphs": frozenset({"attn", "full_iteration"})}}, "iteration and of parts"),
+        (
+            {"recompute": Recompute.SELECTIVE},
+            {"job": {"cuda_graphs": frozenset({"attn"}), "dropout": True}},
+            "recomputed with its dropout",
+        ),
+        (
+            {"offload_modules": ("core_attn",)},
+            {"preset": {"host.checks_numbers": False}, "job": {"cuda_graphs": frozenset({"full_iteration"})}},
+            "offloaded modules inside",
+        ),
         ({"pp": 2, "num_micro": 2, "offloaded_layers": 2}, {}, "beside pipeline stages"),
         ({"strategy": "mtp", "tp": 2}, {"model": ROUTED}, "without sequence parallelism"),
         ({}, {"model": ROUTED, "job": HALF}, "experts in fp16"),
@@ -75,6 +98,7 @@ NO_PLAN: list[Row] = [
         ({"vpp": 2}, {}, "2 chunks"),
         ({"pp": 3}, {}, "pipeline-model-parallel-layout"),
         ({"preset": "megatron"}, {}, "--framework zero-bubble"),
+        ({}, {"job": {"cuda_graphs": frozenset({"attn"})}}, "what --cuda-graph-impl says"),
     ),
     *of("megatron-bridge", ({"preset": "megatron"}, {}, "--framework megatron-bridge")),
     *of(

@@ -54,6 +54,8 @@ def test_what_it_cannot_be_told_is_named() -> None:
     notes = swift_settings(asked(PLAN, job=WIDE, preset=buckets), PLAN).notes
     assert "left out: gradient buckets of 50000000 elements, which it leaves to Megatron-Core" in notes
     assert notes[0].startswith("set --model")
+    graphs = {**WIDE, "cuda_graphs": frozenset({"attn"})}
+    assert "left out: CUDA graphs by transformer_engine" in swift_settings(asked(PLAN, job=graphs), PLAN).notes
 
 
 def test_adapters_are_arguments() -> None:

@@ -21,6 +21,7 @@ from workload.settings.frameworks import WRITTEN, check_framework
 from workload.settings.internevo import check_internevo, internevo_settings
 from workload.settings.launch_file import LaunchText, with_warning
 from workload.settings.megatron import check_megatron, megatron_settings
+from workload.settings.megatron_fsdp import check_megatron_fsdp, megatron_fsdp_settings
 from workload.settings.step_trace import trace_text
 from workload.settings.swift import check_swift, swift_settings
 from workload.settings.torchtitan import check_torchtitan, torchtitan_settings
@@ -45,8 +46,12 @@ class Exporter:
 
 EXPORTERS: dict[str, Exporter] = {
     "megatron": Exporter(
-        compose={"megatron": megatron_settings, "zero-bubble": zero_bubble_settings},
-        check={"megatron": check_megatron, "zero-bubble": check_zero_bubble},
+        compose={
+            "megatron": megatron_settings,
+            "megatron-fsdp": megatron_fsdp_settings,
+            "zero-bubble": zero_bubble_settings,
+        },
+        check={"megatron": check_megatron, "megatron-fsdp": check_megatron_fsdp, "zero-bubble": check_zero_bubble},
     ),
     "deepspeed": Exporter(compose={"deepspeed": deepspeed_settings}, check={"deepspeed": check_deepspeed}),
     "internevo": Exporter(compose={"internevo": internevo_settings}, check={"internevo": check_internevo}),

@@ -16,7 +16,7 @@ class Written:
 
 
 WRITTEN: dict[str, Written] = {
-    "megatron": Written(how="as Megatron-LM flags", frameworks=("megatron", "zero-bubble")),
+    "megatron": Written(how="as Megatron-LM flags", frameworks=("megatron", "megatron-fsdp", "zero-bubble")),
     "deepspeed": Written(how="as DeepSpeed's JSON", frameworks=("deepspeed",)),
     "internevo": Written(how="as an InternEvo config", frameworks=("internevo",)),
     "bridge": Written(how="as a Megatron-Bridge recipe", frameworks=("megatron-bridge",)),

@@ -111,6 +111,16 @@ def compare_run(run: MeasuredRun, problem: Problem, answer: Answer) -> RunCompar
     return RunComparison(run=run, problem=problem, answer=answer, rows=tuple(rows))
 
 
+def check_row(comparison: RunComparison) -> None:
+    """Raises ConfigError for a run that no GPU can have made, which calibration would refuse."""
+    (used,) = (row.measured for row in comparison.rows if row.name == "MFU")
+    if used > 100:
+        gpus = f"{comparison.problem.job.world_size} {comparison.problem.cluster.gpu.name}"
+        allowed = f"a longer one: this is {used:.0f} % of the peak FLOP/s of {gpus}; check model, batch and world"
+        value = f"{seconds_to_ms(comparison.run.step_s):.4g} ms"
+        raise ConfigError(where="--append", key="measured step", value=value, allowed=allowed)
+
+
 def lines(comparison: RunComparison) -> list[str]:
     """The comparison as text."""
     return [*_heading(comparison), "", table(_cells(comparison), TITLES), "", *_conclusions(comparison)]
@@ -331,6 +341,8 @@ def compare_with_prediction(options: argparse.Namespace, root: Path) -> int:
     answers = price_plan(problem, PlanTable.of(loaded.plan))
     check_believable(answers, loaded.inputs.source)
     comparison = compare_run(run, problem, answers[0])
+    if options.append:
+        check_row(comparison)
     if recorded and recorded.cluster != problem.cluster.name:
         print(f"note: the run was on {recorded.cluster}, the prediction is for {problem.cluster.name}")
     print("\n".join([*assumption_lines(problem.model), *lines(comparison)]))

@@ -246,3 +246,15 @@ def test_bandwidths_of_a_comparison_go_by_nccl_tests_factors() -> None:
     # 1 MB in 2 ms (1 ms at best; 1 ms predicted) x 2 (n - 1) / n of 4 ranks.
     assert measured == {"all_reduce tp 4": [(10**6, pytest.approx(0.75), pytest.approx(0.75), pytest.approx(1.5))]}
     assert predicted == {"all_reduce tp 4": [(10**6, pytest.approx(1.5))]}
+
+
+def test_a_step_that_no_gpu_can_make_is_not_appended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fast = trained(tmp_path, steps_s=[1e-6] * 3)
+    words = ["compare", str(fast), *SHEET, "--append", str(tmp_path / "rows.csv")]
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert re.search(
+        r"measured step = '0.001 ms': a longer one: this is \d{3,} % of the peak FLOP/s of 4 H100", printed.err
+    )
+    assert not (tmp_path / "rows.csv").exists()
+    assert main(words[:-2]) == 0  # to look at

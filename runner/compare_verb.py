@@ -15,6 +15,7 @@ from runner.comparison.operations import (
     LOG_ENDING,
     LaunchFile,
     OperationComparison,
+    check_matched,
     compare_launches,
     measured,
     read_launch_file,
@@ -351,6 +352,7 @@ def compare_with_prediction(options: argparse.Namespace, root: Path) -> int:
     if operations_file is not None:
         own = operations_file is launch_file
         operations = compare_launches(operations_file, problem, loaded.plan, (options.warmup or 0) if own else 0)
+        check_matched(operations_file.path, operations)
         print("\n".join(["", *operation_lines(operations)]))
         values["operations"] = operation_record(operations)
     if options.append:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.comparison.expected import Expected, expected_step, seconds_by_part
 from runner.comparison.logged_run import REPLAY, TRACE, MeasuredRun
-from runner.comparison.matching import Matching, Pair, Unmatched, grouped, match_launches
+from runner.comparison.matching import IN_TOTAL, Matching, Pair, Unmatched, grouped, match_launches
 from runner.logs.log import Log, size_text
 from runner.traces.launches import step_launches
 from runner.traces.names import collective_by_name
@@ -302,6 +302,13 @@ def compare_launches(file: LaunchFile, problem: Problem, plan: Plan, warmup: int
     # A replayed workload has no memory-bound kernels and no optimizer.
     ours = [one for one in expected if one.key.part not in (Part.KERNEL, Part.OPTIMIZER)]
     return compare_operations(f"rank {rank}", ours, replayed, len(_epochs_s(file)) - warmup)
+
+
+def check_matched(path: Path, comparison: OperationComparison) -> None:
+    """Raises ConfigError where no product, attention or collective is one that the plan expects."""
+    if all(pair.key.part in IN_TOTAL for pair in comparison.matched.pairs):
+        allowed = "launches of this model and plan: none is one that is expected; check config, plan, seq_len and world"
+        raise ConfigError(where="compare", key="operations", value=str(path), allowed=allowed)
 
 
 def _checked_rank(path: Path, rank: int, plan: Plan) -> int:

@@ -193,6 +193,7 @@ def test_a_played_workload_beside_its_plan(tmp_path: Path, capsys: pytest.Captur
         ((str(REAL_TRACE), *TRACED, "--warmup", "1"), "steps = 1: one after 1 of warm-up"),
         (("step.json", "--operations", CONFIG), "--operations"),
         (("tiny_log.csv", *TRACED, "--world_size", "2", "--append", "a.csv"), "training steps"),
+        (("tiny_log.csv", *TRACED, "--world_size", "2"), "none is one that is expected; check config, plan, seq_len"),
     ],
 )
 def test_one_line_for_operations_that_do_not_fit(

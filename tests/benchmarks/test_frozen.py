@@ -54,7 +54,7 @@ def test_predictions_of_rows_are_stored_where_there_are_rows(tmp_path, one_plan,
 def test_every_exporter_writes_under_each_of_its_frameworks(monkeypatch):
     monkeypatch.setattr(frozen, "WRITTEN", {"megatron": frozen.WRITTEN["megatron"]})
     files = {name: one for each in frozen.launch_files(1) for name, one in each.items()}
-    assert list(files) == ["megatron megatron", "megatron zero-bubble"]
+    assert list(files) == ["megatron megatron", "megatron megatron-fsdp", "megatron zero-bubble"]
     assert all(one["status"] == 0 and one["files"] for one in files.values())
 
 

@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import inspect
 import io
@@ -194,6 +195,8 @@ def transformer_engine() -> None:
     def width(of: SimpleNamespace) -> object:
         return getattr(of, "normalized_shape", None) or of.hidden_size
 
+    installed = importlib.metadata.version  # core 0.9 reads it there
+    importlib.metadata.version = lambda name: "2.99.0" if name == "transformer-engine" else installed(name)
     package, layers = StubModule("transformer_engine"), StubModule("transformer_engine.pytorch")
     package.__version__, package.pytorch = "2.99.0", layers  # type: ignore[attr-defined]
     linear: dict[str, Callable[..., object]] = {

@@ -13,8 +13,8 @@ from solver.problem.problem import Problem
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from workload.settings.launch_file import LaunchText, launch_text, requirement, same_framework
-from workload.settings.megatron import check_megatron, flag_lines, megatron_flags, omissions
-from workload.settings.megatron_flags import RELATIVES, Flags
+from workload.settings.megatron import check_megatron, fact_flags, flag_lines, megatron_flags, omissions
+from workload.settings.megatron_flags import RELATIVES, Flags, job_flags, model_flags
 
 NAME = "The zero-bubble fork"
 require = requirement(NAME)
@@ -23,6 +23,7 @@ USAGE = "torchrun ... pretrain_gpt.py $(grep -v '^#' FILE) of sail-sg/zero-bubbl
 PENDING = {Schedule.ZB_H1: 1, Schedule.ZB_1P: 1, Schedule.ZB_H2: 2, Schedule.ZB_2P: 2}
 # Flags of core 0.14 with the values that stand for the only way there, and those that its core 0.9 does not have.
 WITHOUT, LACKING = (RELATIVES["zero_bubble"][key] for key in ("without", "lacking"))
+EXPERT_WIDTH = "--moe-ffn-hidden-size"
 
 
 def zero_bubble_settings(problem: Problem, plan: Plan) -> LaunchText:
@@ -42,6 +43,9 @@ def zero_bubble_settings(problem: Problem, plan: Plan) -> LaunchText:
 def check_zero_bubble(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a model or a job that no plan makes the fork run."""
     check_megatron(model, job)
+    for flag in model_flags(model, job) | job_flags(model, job) | fact_flags(model):
+        # Widths of experts alone are written as those of dense layers.
+        require(flag not in LACKING or flag == EXPERT_WIDTH, f"what {flag} says, which its core 0.9 lacks")
     require(not model.tied_embeddings, "an embedding tied to the head")
     require(job.optimizer == "adamw", "another optimizer than Adam")
 
@@ -55,7 +59,7 @@ def zero_bubble_flags(problem: Problem, plan: Plan) -> Flags:
     megatron = megatron_flags(problem, replace(plan, preset="megatron", schedule=Schedule.ONE_F_ONE_B))
     megatron.pop("--moe-permute-fusion", None)  # its core 0.9 has no such kernel
     if "--ffn-hidden-size" not in megatron:
-        megatron["--ffn-hidden-size"] = megatron.pop("--moe-ffn-hidden-size", None)
+        megatron["--ffn-hidden-size"] = megatron.pop(EXPERT_WIDTH, None)
     for flag, value in megatron.items():
         require(flag not in LACKING, f"what {flag} says, which its core 0.9 lacks")
         allowed = WITHOUT.get(flag)

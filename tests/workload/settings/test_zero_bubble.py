@@ -9,7 +9,8 @@ from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
 from spec.errors import ExportError
-from tests.solver.questions import small_model, with_block
+from spec.readers.read_config import read_config
+from tests.solver.questions import ROOT, small_model, with_block
 from tests.workload.random_plans import EXPERTS
 from tests.workload.settings.accepted.lists import parse_flags
 from tests.workload.settings.problems import asked, known
@@ -80,3 +81,10 @@ def test_the_preset_reduces_as_the_fork_does() -> None:
     """zbpp_utils.validate_arguments: neither overlap beside the distributed optimizer."""
     plan = replace(PLAN, dp=2, zero_stage=1, zero_size=2)
     assert not flags_of(plan).keys() & {"--overlap-grad-reduce", "--overlap-param-gather"}
+
+
+def test_what_core_0_9_lacks_is_refused_before_a_plan() -> None:
+    for name, flag in (("8B_nemotron_h", "--hybrid-layer-pattern"), ("16B_deepseek_v2_lite", "--")):
+        config = next((ROOT / "configs").glob(f"{name}.*"))
+        with pytest.raises(ExportError, match=f"what {flag}.* says, which its core 0.9 lacks"):
+            check_zero_bubble(*known(PLAN, model=read_config(config).model))

@@ -44,6 +44,10 @@ def test_a_name_that_is_taken_is_found(tmp_path: Path) -> None:
     (tmp_path / "other-1.0.dist-info").mkdir()
     (tmp_path / "other-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
     (tmp_path / "other-1.0.dist-info" / "RECORD").write_text("ops/__init__.py,,\nrunner.py,,\nx/solver.py,,\n")
+    # some finders list only files that exist
+    for name in ("ops/__init__.py", "runner.py", "x/solver.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
     assert taken(distributions(path=[str(tmp_path)])) == {"ops": "other", "runner": "other"}
 
 

@@ -68,7 +68,7 @@ def by_workers(
         raise refused(workers, "HOST:8786 of a Dask scheduler, or tls://HOST:8786")
     if find_spec("distributed") is None:
         raise refused(workers, "only with dask.distributed (pip install distributed, or the extra sweep)")
-    from distributed import as_completed
+    from distributed import CancelledError, as_completed
 
     answers: dict[int, Answer | str] = {}
     with connected(workers, len(questions)) as client:
@@ -83,10 +83,12 @@ def by_workers(
                 parts["op_timer"] = sent[id(one.problem.op_timer)]
                 tasks[client.submit(best_plan_of_parts, one.constraints, one.source, **parts, pure=False)] = at
             for task in as_completed(tasks):
-                # Times that went with the last worker that had them are sent again.
-                if not task.cancelled():
+                try:
                     answers[tasks[task]] = task.result()
-                    tick()
+                except CancelledError:
+                    # Times, or an answer, that went with the last worker that had them: asked again.
+                    continue
+                tick()
     return [answers[at] for at in range(len(questions))]
 
 

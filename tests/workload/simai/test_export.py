@@ -166,7 +166,8 @@ def simai_holds_every_byte(case: Case, work: StageWork, priced: dict[tuple[str, 
         collective, group = read_token(token, column)
         assert collective in PREFIXES.values()
         written[(collective.value, group)] += size
-    assert written == pytest.approx(expected, rel=1e-9)
+    # rows of whole bytes, where a ring of replicas would send a fraction
+    assert written == pytest.approx(expected, rel=1e-9, abs=32.0)
 
 
 def general_holds_every_byte(case: Case, work: StageWork, priced: dict[tuple[str, str], int]) -> None:

@@ -141,7 +141,7 @@ def rows_of(path: Path, stage: int = 0) -> Iterator[GeneralItem]:
     """The rows of a file one by one, whole or cut off, of one stage where it has several; WorkloadError names the line
     that is none."""
     try:
-        if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
+        if path.stat().st_size > MAX_FILE_BYTES or not path.is_file():
             raise WorkloadError(f"{path}: is no general workload")
         with path.open(encoding="utf-8", newline="") as handle:
             reader = csv.reader(line.replace("\0", "\N{REPLACEMENT CHARACTER}") for line in handle)
@@ -154,6 +154,8 @@ def rows_of(path: Path, stage: int = 0) -> Iterator[GeneralItem]:
                     header = _header(cells, path)
                 elif cells and header and max(place, 0) == stage:
                     yield _item(header, cells, f"{path}: line {reader.line_num}")
+    except FileNotFoundError as error:
+        raise WorkloadError(f"{path}: no such file") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise WorkloadError(f"{path}: cannot be read: {error}") from error
     if header is None:

@@ -71,6 +71,13 @@ def test_malformed(content: str, match: str, tmp_path: Path) -> None:
         Workload.load(path)
 
 
+def test_a_file_that_is_not_there_and_a_folder_differ(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"missing\.csv: no such file"):
+        Workload.load(tmp_path / "missing.csv")
+    with pytest.raises(WorkloadError, match="is no general workload"):
+        Workload.load(tmp_path)
+
+
 def generate(words: str, path: Path) -> list[GeneralItem]:
     flags = f"{words} --format general --output {path}".split()
     assert run_workload.main(["generate", *flags]) == 0

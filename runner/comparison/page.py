@@ -22,9 +22,7 @@ from solver.problem.result import Answer
 from solver.report.pictures import breakdown_picture
 from solver.report.sections import ReportSection, Table
 from spec.collectives import Collective, busbw_factor
-from spec.units import MS, seconds_to_ms
-
-GB = 1e9
+from spec.units import GIGA, seconds_to_ms
 
 
 def interval_ms(answer: Answer) -> tuple[float, float, float]:
@@ -58,7 +56,7 @@ def _piece(one: MeasuredLaunch) -> Piece:
     collective = key.part is Part.COLLECTIVE
     kind = f"{key.what} over {key.ranks}" if collective and key.ranks else key.what if collective else key.part.value
     row = kind if collective else "computation"
-    return Piece(row=row, kind=kind, start_ms=one.start_s / MS, ms=one.seconds / MS)
+    return Piece(row=row, kind=kind, start_ms=seconds_to_ms(one.start_s), ms=seconds_to_ms(one.seconds))
 
 
 def operation_sections(comparison: OperationComparison) -> Iterator[ReportSection]:
@@ -114,7 +112,7 @@ def bandwidths(pairs: Sequence[Pair]) -> tuple[Measured, Predicted]:
     for pair in pairs:
         key = pair.key
         if key.size_bytes and key.ranks and pair.each_s > 0 and pair.expected_s > 0 and not pair.how:
-            moved = key.size_bytes * float(busbw_factor(Collective(key.what), key.ranks)) / GB
+            moved = key.size_bytes * float(busbw_factor(Collective(key.what), key.ranks)) / GIGA
             name = f"{key.what} {pair.axis} {key.ranks}"
             measured.setdefault(name, []).append(
                 (key.size_bytes, moved / pair.each_s, moved / pair.each_s, moved / pair.fastest_s)

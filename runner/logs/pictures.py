@@ -58,7 +58,7 @@ def steps_picture(times_ms: Sequence[float], what: str, predicted_ms: tuple[floa
         axes.plot(places, times_ms, "-o", color=colour("c1"), markersize=size, linewidth=1.4, label=what)
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         axes.set(xlabel=what, ylabel="ms")
-        axes.set_ylim(bottom=0.0)
+        axes.set_ylim(0.0, 1.08 * max(*times_ms, predicted_ms[2] if predicted_ms else 0.0))
         legend(figure, axes.get_legend_handles_labels()[0])
 
     against = f", predicted {predicted_ms[1]:,.4g} ms" if predicted_ms else ""
@@ -158,7 +158,7 @@ def over_size(name: str, measured: Measured, predicted: Predicted, label: str, w
             if points := sorted(predicted.get(one, ())):
                 (line,) = axes.plot(*zip(*points, strict=True), f"{marker}--", markersize=8, linewidth=1.2)
                 line.set(color=colour(roles[one]), markerfacecolor="none", label=f"{one}, predicted")
-        log_sizes(axes)
+        log_sizes(axes, most=4 if is_narrow(figure) else 8)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
         axes.yaxis.set_minor_locator(NullLocator())
@@ -168,9 +168,9 @@ def over_size(name: str, measured: Measured, predicted: Predicted, label: str, w
     return picture(name, draw, heights=(380, 340 + 20 * len(names)), words=words)
 
 
-def log_sizes(axes: Axes) -> None:
-    """Sets sizes in powers of two below a panel."""
+def log_sizes(axes: Axes, most: int) -> None:
+    """Sets sizes in powers of two below a panel, about ``most`` of them."""
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
+    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=most))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_text(int(value))))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -227,12 +227,13 @@ def _without_parameters(piece: Pass) -> Pass:
 def ends(context: LayerContext, mode: Recompute) -> tuple[Pass, Pass]:
     """Returns the embedding, and the head with its loss; run again with all layers where the framework does."""
     first, last = embedding(context), head(context)
-    if context.job.images and context.model.vision is not None:
+    vision = context.model.vision
+    if context.job.images and vision is not None:
         from ops.vision import tower_context, vision_tower
 
-        tower = tower_context(context, context.model.vision, STRATEGIES["mtp"])
+        tower = tower_context(context, vision, STRATEGIES["mtp"])
         layers = {run.block: block_ops(tower, run.block).piece for run in tower.model.blocks}
-        first = sequence(vision_tower(context, tower, layers, mode), first)
+        first = sequence(vision_tower(context, vision, tower, layers, mode), first)
     if context.job.adapter_rank:
         from ops.adapters import add_adapters, freeze_embedding
 

@@ -40,11 +40,11 @@ def tower_context(context: LayerContext, vision: VisionSpec, whole_tokens: Shard
     )
 
 
-def vision_tower(context: LayerContext, tower: LayerContext, blocks: Blocks, mode: Recompute) -> Pass:
+def vision_tower(
+    context: LayerContext, vision: VisionSpec, tower: LayerContext, blocks: Blocks, mode: Recompute
+) -> Pass:
     """Returns patches into channels, ``blocks`` of them, run again under ``mode`` as the decoder's are where all of these are, and the tokens
     of the images set into the embedding's output."""
-    vision = context.model.vision
-    assert vision is not None
     layers = [_times(_block(tower, blocks[run.block], mode), run.count) for run in vision.blocks]
     return sequence(_patches(tower, vision), *layers, *_mergers(context, tower, vision))
 

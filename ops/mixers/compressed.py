@@ -55,6 +55,10 @@ def _keeps_copies(context: LayerContext) -> bool:
     return keeps_low_precision(context)
 
 
+FURTHER = (Role.KV_DOWN, Role.COMPRESS)
+"""Products that read the hidden states after the first."""
+
+
 def _product(context: LayerContext, role: Role, shape: tuple[int, int], saved: FloatArray, dtype: str = "") -> Pass:
     layer = Linear(
         module=Module.ATTENTION,
@@ -66,7 +70,8 @@ def _product(context: LayerContext, role: Role, shape: tuple[int, int], saved: F
         dtype=dtype,
         gathered="input",
     )
-    return column_parallel(context, layer, width=shape[0], first=role is Role.Q_DOWN or role is Role.Q_UP)
+    # gradients of the hidden states are added up, one kernel for each further product that reads them
+    return column_parallel(context, layer, width=shape[0], first=role not in FURTHER)
 
 
 def _norm(context: LayerContext, serves: Role, name: str, rows: IntArray, width: int, weights: int) -> Pass:
@@ -118,12 +123,12 @@ def core(context: LayerContext, mixer: CompressedAttentionSpec) -> Pass:
     layout, job = context.layout, context.job
     length = context.core_sequence
     rows, heads, dim = layout.micro_batch * length, mixer.num_heads, mixer.head_dim
-    keys, most = mean_keys(length, 1, mixer.window), mixer.window
-    pieces = []
+    entries = length // mixer.rate if mixer.rate else 0 * length
+    most = mixer.window + (mixer.index_topk or entries)
+    keys = mean_keys(length, 1, mixer.window)
     if mixer.rate:
-        topk = mixer.index_topk or None
-        keys = keys + mean_keys(length, mixer.rate, topk)
-        most = most + (mixer.index_topk or job.seq_len // mixer.rate)
+        keys = keys + mean_keys(length, mixer.rate, mixer.index_topk or None)
+    pieces = []
     if mixer.index_heads:
         index = Index(
             heads=mixer.index_heads,
@@ -135,7 +140,6 @@ def core(context: LayerContext, mixer: CompressedAttentionSpec) -> Pass:
         )
         pieces.append(selection(context, index))
     # queries and output, keys with their entries, a statistic of each row, the numbers of the keys
-    entries = length // mixer.rate if mixer.rate else 0 * length
     inputs = context.activations(rows, heads * dim) + context.activations(layout.micro_batch * (length + entries), dim)
     forward = Attention(
         module=Module.ATTENTION,

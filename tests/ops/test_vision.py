@@ -1,7 +1,6 @@
 """A vision tower by hand: images of p patches before the embedding, blocks of h channels in which patches see their image."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -82,12 +81,14 @@ def test_towers_have_the_parameters_that_transformers_counts(
     assert vision_parameters(vision, text) == parameters
 
 
-def test_windows_of_qwen_2_5_vl_are_squares_of_pixels(tmp_path: Path) -> None:
+def test_windows_of_qwen_2_5_vl_are_squares_of_pixels() -> None:
     says = {"vision_config": {"hidden_size": 1280, "depth": 4, "fullatt_block_indexes": [2], "window_size": 56}}
     vision = read_vision(Section(where="test", name="", values=says), "qwen2_5_vl")
     assert vision is not None
     assert [(run.count, run.block.mixer.chunk) for run in vision.blocks] == [(2, 16), (1, None), (1, 16)]
     assert read_vision(Section(where="test", name="", values=says), "gemma3") is None
+    with pytest.raises(ConfigError, match="window_size"):
+        read_vision(Section(where="test", name="", values={"vision_config": {"window_size": 13}}), "qwen2_5_vl")
     with pytest.raises(ConfigError, match="num_heads"):
         read_vision(Section(where="test", name="", values={"vision_config": {"num_heads": 7}}), "qwen3_vl")
 

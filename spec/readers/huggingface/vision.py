@@ -53,7 +53,7 @@ def read_vision(top: Section, outer: str) -> VisionSpec | None:
         merged=section.integer("spatial_merge_size", 2) ** 2,
     )
     if older:
-        side = section.integer("window_size", 112) // patch
+        side = section.integer("window_size", 112, minimum=patch) // patch
         windowed = replace(block, mixer=replace(attention, chunk=side * side))
         whole = read_layer_numbers(section, "fullatt_block_indexes") or [7, 15, 23, 31]
         return replace(tower, blocks=runs_of([block if index in whole else windowed for index in range(layers)]))

@@ -146,6 +146,24 @@ def test_saved_of_entries_and_of_their_selection() -> None:
     assert of_window == TOKENS * (2 * 4 * D + 2 * 2 * D // 4 + 4 * 100 + index + scores)
 
 
+def test_products_in_fp8_keep_their_own_inputs() -> None:
+    """In one byte each; those of the compressor in two, as csa.py runs them in 16 bits."""
+    model, settings = with_block(small_model(hidden=HIDDEN), mixer=COMPRESSED, mlp=None), job(seq_len=SEQ, world_size=1)
+    settings = replace(settings, precision=replace(settings.precision, linear="fp8", scaling="current"))
+    piece = written(model, settings, "mtp", Layout.of(1, micro_batch=BATCH)).blocks[0]
+    products = [op for op in piece.forward if isinstance(op, BatchedGemm)]
+    kept = {op.name.removeprefix("attention."): (op.dtype, float(op.saved_bytes[0]) / TOKENS) for op in products}
+    expected = {
+        "q_down": ("fp8", HIDDEN),
+        "q_up": ("fp8", RANK),
+        "kv_down": ("fp8", HIDDEN),
+        "compress": ("bf16", 2 * HIDDEN),
+        "out_down": ("bf16", 2 * WIDTH),
+        "out": ("fp8", GROUPS * OUT),
+    }
+    assert kept == expected
+
+
 def test_no_rank_has_a_part_of_the_heads() -> None:
     assert (WINDOW.cut_heads, WINDOW.repeatable_heads) == ((1,), ())
 

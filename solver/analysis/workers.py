@@ -86,7 +86,7 @@ def by_workers(
                 try:
                     answers[tasks[task]] = task.result()
                 except CancelledError:
-                    # Times, or an answer, that went with the last worker that had them: asked again.
+                    # Times, or an answer, that went with the last worker that had them: sent again.
                     continue
                 tick()
     return [answers[at] for at in range(len(questions))]

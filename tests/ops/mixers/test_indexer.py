@@ -100,11 +100,11 @@ def test_selecting_writes_and_reads_every_score_once() -> None:
     assert float(bytes_moved(best)[0]) == 2 * 4 * SEQ * SEQ
 
 
-def test_scores_of_a_block_of_queries_are_held_at_a_time() -> None:
+def test_scores_exist_for_a_block_of_queries_at_a_time() -> None:
     """8192 queries, in fp32; nothing of the backward."""
-    for length, held in ((SEQ, SEQ), (2 * SEQ, 8192)):
+    for length, queries in ((SEQ, SEQ), (2 * SEQ, 8192)):
         calls = [op for op in layer(SPARSE, seq_len=length).forward if op.name == "attention.index_scores"]
-        assert [float(op.transient_bytes[0]) for op in calls] == [4.0 * held * length]
+        assert [float(op.transient_bytes[0]) for op in calls] == [4.0 * queries * length]
 
 
 def test_a_layer_that_borrows_a_selection_runs_no_indexer() -> None:

@@ -27,7 +27,7 @@ from profiler.benchmarks.optional_packages import import_notes
 from profiler.benchmarks.transformer_engine import package_on
 from profiler.cases.model_cases import ModelRequest
 from profiler.cases.module_cases import module_notes
-from profiler.cases.sweep_plan import SweepPlan, cases_here, describe, plan_cases, skip_notes
+from profiler.cases.sweep_plan import SweepPlan, cases_here, describe, idle_notes, plan_cases, skip_notes
 from profiler.clocks import ABSENT, ClockMonitor, open_nvml, with_clocks
 from profiler.device import Device, choose_device
 from profiler.distributed.rank_layout import RankLayout
@@ -170,7 +170,8 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     if earlier.journal is None:
         return None
     plan = sweep_plan(options, world.device, world.domain_ranks, world.layout)
-    notes = [*earlier.notes, *notes_on(world, hardware), *skip_notes(options.cases, plan)]
+    notes = [*earlier.notes, *notes_on(world, hardware)]
+    notes += [*skip_notes(options.cases, plan), *idle_notes(options.only, cases)]
     notes += [ABSENT] * (world.device.kind == "cuda" and clocks.source is None)
     report = merge_into_profile(options, machine, earlier, result, notes)
     # Closed once its samples are in the profile: until then no other run may open it.

@@ -247,6 +247,13 @@ def cases_here(cases: Sequence[Case], plan: SweepPlan) -> list[Case]:
     return [case for case in cases if not skip_reason(case, plan)]
 
 
+def idle_notes(only: Sequence[str], cases: Sequence[Case]) -> list[str]:
+    """Returns a line that names the selected benchmarks of which there is no case on this device."""
+    found = {benchmark_of(case) for case in cases}
+    idle = [name for name in only if name not in found]
+    return [f"--only {' '.join(idle)}: no case of it runs here"] if idle else []
+
+
 def skip_notes(cases: Sequence[Case] | None, plan: SweepPlan) -> list[str]:
     """Returns a line for each reason to leave out cases, with their number. Nothing is stored of those, so that a
     larger machine measures them."""

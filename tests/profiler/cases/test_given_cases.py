@@ -8,7 +8,15 @@ import pytest
 from profdb.cases import FAMILY_OF, Case, CollectiveCase, GemmCase, MemoryBoundCase
 from profdb.store.data_file import load_profile
 from profiler.cases.collective_cases import collective_cases
-from profiler.cases.sweep_plan import SweepPlan, cases_here, gpu_compute, gpu_step_parts, skip_notes
+from profiler.cases.sweep_plan import (
+    SweepPlan,
+    cases_here,
+    gpu_compute,
+    gpu_step_parts,
+    idle_notes,
+    plan_cases,
+    skip_notes,
+)
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World
 from profiler.profiling_run import RunOptions, run_profiling, sweep_plan
@@ -78,3 +86,9 @@ def test_a_run_measures_the_given_cases_in_their_order_and_stores_nothing_else(t
     assert [note for note in report.notes if note.startswith("1 of the given cases left: ")]
     run_profiling(options, RankLayout(), launcher_for)  # --resume measures what is not there yet
     assert launcher.launched[: len(PRODUCTS)] == PRODUCTS  # then those that real clocks read unevenly
+
+
+def test_a_selected_benchmark_without_a_case_on_the_device_is_named() -> None:
+    plan = SweepPlan(device_kind="cpu", only=("linear", "module"))
+    assert idle_notes(plan.only, plan_cases(plan)) == ["--only module: no case of it runs here"]
+    assert idle_notes((), []) == []

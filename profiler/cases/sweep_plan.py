@@ -251,7 +251,7 @@ def idle_notes(only: Sequence[str], cases: Sequence[Case]) -> list[str]:
     """Returns a line that names the selected benchmarks of which there is no case on this device."""
     found = {benchmark_of(case) for case in cases}
     idle = [name for name in only if name not in found]
-    return [f"--only {' '.join(idle)}: no case of it runs here"] if idle else []
+    return [f"--only {','.join(idle)}: no case of it runs here"] if idle else []
 
 
 def skip_notes(cases: Sequence[Case] | None, plan: SweepPlan) -> list[str]:
